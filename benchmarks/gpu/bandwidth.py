@@ -1,4 +1,4 @@
-"""How fast a GPU reads its memory: a sum of many words by many programs."""
+"""Memory bandwidth of a GPU: a sum over many words by many programs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from penstock.backends.torch.kernels.language import jit, multiprocessors, tl
 BLOCKS = (1024, 4096)
 """Words that a program reads at once."""
 PROGRAMS = (4, 16)
-"""Programs of each multiprocessor. It has room for eight: 32 to 256 KiB are on their way."""
+"""Programs per multiprocessor. Eight run at once, with 32 to 256 KiB in flight."""
 _CLOCK, _WIDTH = 36, 37
 """CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE in kHz, and ..._GLOBAL_MEMORY_BUS_WIDTH in bits."""
 
 
 def sum_triton(words: Tensor, block: int, programs: int) -> Tensor:
-    """The sum of 64-bit `words` [n], as one number for each program; `block` divides n. Fewer than
-    2^30 words, or as many.
+    """The sum of 64-bit `words` [n], as one partial sum per program. `block` divides n, and n is at
+    most 2^30.
     """
     count = programs * multiprocessors(words.device)
     parts = torch.empty(count, dtype=torch.int64, device=words.device)
@@ -37,7 +37,7 @@ def sum_reference(words: Tensor, block: int, programs: int) -> Tensor:
 
 @jit
 def _sum(out, words, count, BLOCK: tl.constexpr):  # noqa: N803 - a constant of compilation
-    # Programs that run together read what lies together.
+    # Concurrent programs read adjacent blocks.
     at = tl.arange(0, BLOCK)
     total = tl.zeros([BLOCK], tl.int64)
     for first in range(tl.program_id(0) * BLOCK, count, tl.num_programs(0) * BLOCK):
@@ -46,8 +46,8 @@ def _sum(out, words, count, BLOCK: tl.constexpr):  # noqa: N803 - a constant of 
 
 
 def datasheet(driver: Any = None, device: int = 0) -> float | None:
-    """Bytes a second by the clock and the width of the device's memory, which moves two bits a
-    clock on each line; None where the driver does not say.
+    """Bytes per second by the datasheet: clock and bus width of the device memory, with two bits
+    per clock and line. None if the driver does not report them.
     """
     try:
         driver = driver or ctypes.CDLL("libcuda.so.1")

@@ -1,6 +1,6 @@
-"""Our attention beside FlashInfer's, where that is installed: which one is to be the default.
+"""Penstock's attention compared with FlashInfer's, if installed, to choose the default.
 
-Its first kernel is compiled here, by nvcc, which takes most of the time.
+FlashInfer's first kernel is compiled here by nvcc, which takes most of the time.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from penstock.backends.torch.kernels import Scoring
 from penstock.backends.torch.step.flash import FlashInfer, Kind
 
 COMPILE_S = 25.0
-"""The least time that is worth a beginning: a kernel compiles in tens of seconds."""
+"""Minimum time left to start at all: a kernel compiles in tens of seconds."""
 Rows = list[tuple[int, int]]
 """First position and number of rows of each sequence."""
 
 
 def steps(make: Maker) -> Iterator[tuple[str, Rows, Callable[[], Case]]]:
-    """Shapes of Qwen3-8B."""
+    """Steps in the shapes of Qwen3-8B."""
     scoring, sizes = Scoring(128**-0.5), (32, 8, 128)
     for count in (1, 16, 256):
         long = lengths(count, 100, 2048) if count > 1 else [32768]
@@ -57,7 +57,9 @@ def measure(results: Results, timing: Timing) -> None:
 def _both(
     results: Results, timing: Timing, name: str, rows: Rows, build: Callable[[], Case]
 ) -> None:
-    """Seconds of both in a graph, of a plan on the host, and whether they agree."""
+    """Seconds of both in a graph, and of FlashInfer's plan on the host; and whether the results
+    agree.
+    """
     case = made_case(build, timing)
     q, k, v, table, *_, scoring = case.args
     kind = Kind(0, q.shape[1], k.shape[1], q.shape[2], scoring.scale, 0, 0.0)

@@ -1,5 +1,5 @@
-"""Calls of the kernels on made-up numbers, for tests and for a GPU: what Triton launches, and the
-reference that says what is right.
+"""Kernel calls on generated data, for tests and for GPU runs: the Triton launch and the
+reference.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from penstock.backends.torch.kernels.experts import (
 )
 from penstock.backends.torch.kernels.widen import widen_reference, widen_triton
 
-# Largest error of an output as a share of its largest number.
+# Maximum error of an output, relative to its largest absolute value.
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
 
 
 @dataclass
 class Case:
-    """One call. `written` are the places of the arguments that it changes."""
+    """One call. `written`: indices of the arguments that the call modifies."""
 
     name: str
     launch: Callable[..., Any]
@@ -54,15 +54,15 @@ class Case:
     written: tuple[int, ...] = ()
     launch_options: dict[str, Any] = field(default_factory=dict)
     bytes: int = 0
-    """Read and written at least."""
+    """Minimum bytes read and written."""
     operations: int = 0
     may_differ: float = 0.0
-    """Share of the whole numbers that may be others than the reference's."""
+    """Fraction of the integers that may differ from the reference."""
 
 
 @dataclass
 class Maker:
-    """Numbers of one type on one device, always the same."""
+    """Generates tensors of one type on one device, always with the same values."""
 
     dtype: torch.dtype
     device: str = "cpu"
@@ -101,8 +101,8 @@ def widened(value: Any, dtype: torch.dtype) -> Any:
 
 
 def error(case: Case, dtype: torch.dtype) -> float:
-    """Largest difference from the reference in f32, as a share of its largest number. Whole numbers
-    have to be equal, but for those that may differ.
+    """Largest difference from the reference in f32, relative to the reference's largest absolute
+    value. Integers must be equal, except for the fraction that may differ.
     """
     args = widened(case.args, dtype)
     wanted = case.reference(*args, **widened(case.options, dtype))
@@ -194,7 +194,7 @@ def heads(
 
 
 def rotated(make: Maker, rows: int, count: int, d: int, rotary: int) -> Case:
-    """Part of each head, written to a part of another."""
+    """Rotates part of each head, and writes to part of another tensor's heads."""
     cos, sin = _angles(make, 50, rotary // 2)
     x, out = make.numbers(2, rows, count, d + 8)[..., 8:]
     args = (x, make.integers(0, 50, rows), cos, sin, out)
@@ -219,9 +219,7 @@ def latents(make: Maker, rows: int, rank: int, rope: int, tokens: int = 16) -> C
 def pools(
     make: Maker, blocks: int, hk: int, tokens: int, d: int, dv: int, layers: int = 2
 ) -> tuple[Tensor, Tensor]:
-    """The last layer's views of a pool [block][head][layer][K | V][token][width] of what is not a
-    number.
-    """
+    """Views of the last layer in a pool [block][head][layer][K | V][token][width] full of NaN."""
     shape = (blocks, hk, layers, tokens * (d + dv))
     pool = torch.full(shape, math.nan, dtype=make.dtype, device=make.device)[:, :, -1]
     strides = pool.stride()[:2]
@@ -231,7 +229,9 @@ def pools(
 
 
 def tables(make: Maker, lengths: Sequence[int], tokens: int) -> tuple[Tensor, int]:
-    """Blocks of sequences, shuffled, -1 behind the last, and how many there are."""
+    """Shuffled block tables, with -1 after the last block of each sequence, and the number of
+    blocks.
+    """
     counts = [-(-length // tokens) for length in lengths]
     count = sum(counts) + 2
     order = torch.randperm(count, generator=make.generator, device=make.device).int()
@@ -244,7 +244,7 @@ def tables(make: Maker, lengths: Sequence[int], tokens: int) -> tuple[Tensor, in
 
 
 def _fill(make: Maker, table: Tensor, lengths: Sequence[int], views: Sequence[Tensor]) -> None:
-    """Numbers where the sequences have tokens; views are [blocks, heads, tokens, width]."""
+    """Fill the sequences' tokens with numbers. `views`: [blocks, heads, tokens, width]."""
     tokens = views[0].shape[2]
     for row, length in enumerate(lengths):
         blocks = table[row, : -(-length // tokens)].long()
@@ -267,7 +267,7 @@ def decodes(
     splits: int | None = None,
     count: int | None = None,
 ) -> Case:
-    """`count`: sequences that are computed, by a number on the device."""
+    """`count`: number of sequences that are computed, as a device tensor."""
     table, blocks = tables(make, lengths, tokens)
     k, v = pools(make, blocks, hk, tokens, d, dv or d)
     _fill(make, table, lengths, (k, v))
@@ -302,8 +302,8 @@ def prefills(
     padding: int = 0,
     left_out: int | None = None,
 ) -> Case:
-    """`rows` has the first position and the number of rows of each sequence. The first `left_out`
-    sequences are not computed, by a number on the device.
+    """`rows`: first position and number of rows of each sequence. The first `left_out` sequences
+    are not computed, by a count in a device tensor.
     """
     lengths, counts = [start + n for start, n in rows], [n for _, n in rows]
     table, blocks = tables(make, lengths, tokens)
@@ -369,7 +369,7 @@ def merges(make: Maker, rows: int, hq: int, splits: int, width: int, *, sinks: b
 def matrix(
     make: Maker, form: str, experts: int, outputs: int, inputs: int, *, bias: bool
 ) -> Matrix:
-    """Numbers of about the size that keeps a product's: 1 / sqrt(inputs)."""
+    """Elements of about 1 / sqrt(inputs), so that a product keeps the scale of its input."""
     scale, added = inputs**-0.5, make.numbers(experts, outputs) if bias else None
     if form == "plain":
         return Matrix(make.numbers(experts, outputs, inputs) * scale, bias=added)
@@ -405,8 +405,8 @@ def mixtures(
     grouped: bool = False,
     widened: int = 0,
 ) -> Case:
-    """`elsewhere`: half as many experts more are of another rank. `grouped`: by torch's product.
-    `widened`: codes are widened first, those of so many experts at once.
+    """`elsewhere`: half as many additional experts belong to another rank. `grouped`: by torch's
+    grouped product. `widened`: codes are widened first, for this number of experts at a time.
     """
     gate_up = matrix(make, form, experts, 2 * width, hidden, bias=bias)
     down = matrix(make, form, experts, hidden, width, bias=bias)
@@ -458,7 +458,7 @@ def dense(
 
 
 def widenings(make: Maker, form: str, experts: int, outputs: int, inputs: int) -> Case:
-    """All experts but the first."""
+    """Widens all experts but the first."""
     m = matrix(make, form, experts, outputs, inputs, bias=False)
     scratch = torch.empty(experts * outputs * inputs, dtype=make.dtype, device=make.device)
     return Case(
@@ -471,7 +471,7 @@ def widenings(make: Maker, form: str, experts: int, outputs: int, inputs: int) -
 
 
 def checksums(make: Maker, *counts: int) -> Case:
-    """Memories of so many words of 8 bytes."""
+    """`counts`: 8-byte words of each memory."""
     words = [make.integers(-(2**31), 2**31 - 1, 2 * count) for count in counts]
     pair = (remainders_triton, remainders_reference)
     return Case("checksum", *pair, (tuple(words),), bytes=8 * sum(counts))

@@ -1,4 +1,4 @@
-"""What parts found, beside one another and beside what others have published."""
+"""Comparisons of results: between parts, and with published results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LESS_IS_MORE = ("ms", "us")
 
 
 def beside_loops(found: Parts) -> Iterator[dict[str, Any]]:
-    """The product's server beside the benchmark's loop over the same backend, by load."""
+    """The product's server compared with the benchmark's loop over the same backend, by load."""
     for name, part in found.items():
         if not name.startswith(PREFIX):
             continue
@@ -44,7 +44,9 @@ def _beside(model: str, row: dict[str, Any], loop: dict[str, Any]) -> dict[str, 
 
 
 def beside_published(found: Parts) -> Iterator[dict[str, Any]]:
-    """Penstock's results and the published ones for the same chip. Above one, `better` is ours."""
+    """Penstock's results and published ones for the same chip. Penstock is better if `better` is
+    above 1.
+    """
     device = str(found.get("machine", {}).get("results", {}).get("device", ""))
     for entry in yaml.safe_load(PUBLISHED.read_text()):
         if entry["chip"] not in device:

@@ -1,5 +1,5 @@
-"""The torch backend with random weights, and requests that a small scheduler of this file makes
-plans of. Front door and scheduler of the product need the compiled extension; this does not.
+"""The torch backend with random weights, driven by a small scheduler in this file. Unlike the
+product's front door and scheduler, it does not need the compiled extension.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ GREEDY = {
 
 @dataclass
 class Rank:
-    """One of several that share a model, with what `penstock.executor.ranks` would tell it."""
+    """One of several ranks of a model, with the settings that `penstock.executor.ranks` would
+    pass.
+    """
 
     rank: int
     ranks: int
@@ -82,7 +84,9 @@ def open_backend(directory: Path, sizes: Sizes, rank: Rank | None = None) -> Any
 
 
 def fill(value: object) -> None:
-    """Draw the numbers of all matrices; norms have ones. Zeros would cost less power and time."""
+    """Fill all matrices with random numbers, and norms with ones. Zeros would take less power and
+    time.
+    """
     if isinstance(value, torch.Tensor):
         if value.dim() > 1 and value.is_floating_point():
             value.normal_(0.0, 0.02)
@@ -98,15 +102,15 @@ def fill(value: object) -> None:
 
 @dataclass
 class Request:
-    """A request, and when its tokens arrived."""
+    """A request, and the arrival times of its tokens."""
 
     prompt: list[int]
     output: int
     shared: int = 0
-    """Tokens at the beginning whose KV another request computes."""
+    """Prompt tokens at the beginning whose KV another request computes."""
     slot: int = -1
     blocks: list[int] = field(default_factory=list)
-    """Those of `shared` first."""
+    """Blocks of `shared` come first."""
     computed: int = 0
     registered: bool = False
     arrived: int = 0
@@ -116,12 +120,12 @@ class Request:
 
     @property
     def left(self) -> int:
-        """Tokens that are still to be computed: the last one sampled is not."""
+        """Tokens still to be computed; the last sampled token is never computed."""
         return len(self.prompt) + self.output - 1 - self.computed
 
 
 def requests(sizes: Sequence[tuple[int, int]], vocabulary: int, prefix: int = 0) -> list[Request]:
-    """Requests with random prompts and outputs of these lengths, behind one random prefix."""
+    """Requests with random prompts and outputs of these lengths, after a common random prefix."""
     drawn = random.Random(1)
 
     def tokens(count: int) -> list[int]:
@@ -135,13 +139,15 @@ def requests(sizes: Sequence[tuple[int, int]], vocabulary: int, prefix: int = 0)
 
 
 class Driver:
-    """Makes plans and takes their results, two in flight; a request keeps its blocks to its end."""
+    """Schedules plans and processes their results, with two in flight. A request keeps its blocks
+    until it ends.
+    """
 
     def __init__(self, backend: Any, blocks: int, sizes: Sizes) -> None:
         self.backend, self.sizes = backend, sizes
         self.steps = 0
         self.tokens: list[int] = []
-        """All that were sampled in the last run, in the order of the steps."""
+        """All tokens sampled in the last run, in step order."""
         self._free = deque(range(blocks))
         self._slots = deque(range(sizes.sequences))
         self._open: list[Request] = []
@@ -150,7 +156,7 @@ class Driver:
         """Blocks of the prefix that the requests of a run share."""
 
     def run(self, requests: Sequence[Request], concurrency: int) -> float:
-        """Seconds until all requests are answered, with so many open at once."""
+        """Seconds until all requests are answered, with at most `concurrency` running."""
         began, waiting = time.perf_counter(), deque(requests)
         self.tokens, self._prefix = [], []
         try:
@@ -170,7 +176,7 @@ class Driver:
         return time.perf_counter() - began
 
     def reserve(self, own: Request) -> bool:
-        """Slot and blocks for the whole of a request, if there is room."""
+        """Reserve a slot and blocks for the whole request, if there is room."""
         prefix = own.shared // BLOCK
         needed = -(-(len(own.prompt) + own.output) // BLOCK) - prefix
         if not self._slots or len(self._free) < needed:
@@ -207,7 +213,7 @@ class Driver:
         self._flying.append((self.backend.submit(plan), sampled))
 
     def take(self, left: int) -> None:
-        """Results of the oldest steps, until so many are in flight."""
+        """Process the results of the oldest steps until at most `left` are in flight."""
         while len(self._flying) > max(0, left):
             step, sampled = self._flying.popleft()
             self.tokens += step.result().tokens
@@ -224,8 +230,8 @@ class Driver:
     def _admitted(
         self, waiting: deque[Request], concurrency: int, budget: int
     ) -> list[tuple[Request, list[int]]]:
-        """Whole prompts within the budget. Prompts behind a shared prefix wait for the plan after
-        that which computes it.
+        """Whole prompts within the budget. Prompts with a shared prefix wait for the plan after the
+        one that computes the prefix.
         """
         found: list[tuple[Request, list[int]]] = []
         while waiting and len(self._open) < concurrency:

@@ -2,10 +2,10 @@
 
     python benchmarks/gpu/host.py [--batches 1 8 32 64 128 256] [--steps 200] [--repeats 3]
 
-The engine's loop, its scheduler, the backend and the wire are the product's, on one core; the model
-and the head give tensors that were made before, and the replay of a graph does nothing. What is
-left out is what only CUDA does: pinned memory, events, launches. The operations that are launched
-outside of graphs are counted instead.
+The engine's loop, its scheduler, the backend and the wire protocol are the product's, on one core.
+The model and the head return precomputed tensors, and a graph replay does nothing. CUDA-only work
+is left out: pinned memory, events, launches. Operations launched outside of graphs are counted
+instead.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ from penstock.scheduler import Limits, Scheduler  # noqa: E402
 BLOCK, BUDGET, SEQUENCES, LONGEST, CONTEXT = 64, 8192, 256, 2048, 1024
 BLOCKS = SEQUENCES * LONGEST // BLOCK
 DISTINCT = 16
-"""Tokens of which prompts are made: penalties of more would be computed, by this device too."""
+"""Number of distinct prompt tokens. With more, this device would also have to compute their
+penalties.
+"""
 SHAPE = Shape(1, 32, 2, 1, 64, vocabulary=256, d=32)
 PARAMETERS: dict[str, dict[str, Any]] = {
     "plain": {"temperature": 0.8, "top_p": 0.95, "seed": 1},
@@ -91,7 +93,7 @@ PARTS: tuple[tuple[object, str, str], ...] = (
     (Scheduler, "apply", "apply"),
     (Engine, "_publish", "publish"),
 )
-"""Functions and the part of a step that they are, less those that they call."""
+"""Functions, and the part of a step that they count as, without the functions that they call."""
 COLUMNS = (*dict.fromkeys(part for _, _, part in PARTS), "rest")
 VIEWS = ("view", "split", "select", "slice", "unbind", "expand", "alias", "detach", "as_strided")
 
@@ -100,11 +102,11 @@ class Done:
     seconds = 0.0
 
     def result(self, timeout: float | None = None) -> None:
-        """Nothing was left to compute."""
+        """No-op: no work is pending."""
 
 
 class Null:
-    """A device whose work is done when it is launched."""
+    """A device whose work is done as soon as it is launched."""
 
     def __init__(self) -> None:
         self.torch = torch.device("cpu")
@@ -154,7 +156,7 @@ class Operations(TorchDispatchMode):  # type: ignore[misc]
 
 
 class Laps:
-    """Processor time of each part, without those of the parts that it calls."""
+    """CPU time of each part, without the parts that it calls."""
 
     def __init__(self) -> None:
         self.parts: dict[str, float] = defaultdict(float)
@@ -192,13 +194,15 @@ class Laps:
 
 @dataclass
 class Recorded(InlineExecutor):
-    """Notes when each plan comes, what it has, and the parts of the time since the one before."""
+    """Records the arrival and content of each plan, and the time per part since the previous
+    one.
+    """
 
     backend: TorchBackend
     laps: Laps
     times: list[float] = field(default_factory=list)
     plans: list[tuple[int, int, bool]] = field(default_factory=list)
-    """Tokens, sequences, and whether they decode."""
+    """Number of tokens and of sequences, and whether all are decodes."""
     parts: list[dict[str, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -212,8 +216,8 @@ class Recorded(InlineExecutor):
 
 
 class FrontDoor:
-    """The connection to a process that reads, with all requests at the first poll, and the end
-    when they have ended.
+    """The connection to a reading process. The first poll returns all requests; once all have
+    ended, a poll returns the end.
     """
 
     def __init__(self, path: str, requests: list[Request]) -> None:
@@ -281,15 +285,15 @@ class Case:
     requests: int
     kind: str = "plain"
     depth: int = 2
-    """1: no plan is made ahead."""
+    """Maximum plans in flight; 1: no planning ahead."""
     prompts: bool = False
     budget: int = BUDGET
     graphs: bool = True
-    """Whether steps with prompts are captured."""
+    """True if steps with prompts are captured."""
 
 
 def run(backend: TorchBackend, path: str, given: list[Request], laps: Laps, case: Case) -> Recorded:
-    """Serve the requests by the engine's own loop."""
+    """Serve the requests with the engine's own loop."""
     kv = KvCache(BLOCK, [BLOCKS], hasher=BlockHasher(BLOCK, bytes(32), hash_chain, hash_root))
     sequences = min(SEQUENCES, case.budget)
     limits = Limits(sequences, case.budget, LONGEST, 1000, SHAPE.vocabulary, frozenset({2}))
@@ -305,7 +309,7 @@ def run(backend: TorchBackend, path: str, given: list[Request], laps: Laps, case
 
 
 def steps_of(found: Recorded, case: Case) -> list[int]:
-    """Indices of the steps that are to be measured, whose successor is alike."""
+    """Indices of the steps to measure: the next step must be of the same kind."""
 
     def wanted(at: int) -> bool:
         tokens, sequences, decodes = found.plans[at]
@@ -366,14 +370,14 @@ def measure(backend: TorchBackend, device: Null, path: str, case: Case, repeats:
 
 
 def quartile(values: list[float]) -> float:
-    """The first one: what else runs on the machine makes steps longer, and none shorter."""
+    """First quartile: other load on the machine makes steps longer, never shorter."""
     return statistics.quantiles(values, n=4, method="inclusive")[0]
 
 
 def operations(
     device: Null, once: Callable[[Laps], tuple[Recorded, list[int]]]
 ) -> dict[str, float]:
-    """Median numbers of operations of a step, outside of graphs."""
+    """Median number of operations of a step outside of graphs."""
     seen: list[Counter[str]] = []
 
     class Each(Laps):
@@ -393,13 +397,13 @@ def operations(
 
 
 def launched(found: dict[str, float]) -> float:
-    """Those that are no views."""
+    """Number of operations that are not views."""
     return sum(n for name, n in found.items() if not name.strip("_").startswith(VIEWS))
 
 
 @contextmanager
 def reader(directory: Path) -> Iterator[str]:
-    """A process on another core that reads what engines send."""
+    """A process on another core that reads the engine's output."""
     path = str(directory / "door")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(path)

@@ -1,4 +1,4 @@
-"""Items of a part: what one found, failed with, or had no time for."""
+"""Items of a part: results, failures, and items left out for lack of time."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from typing import Any
 
 FAILURES = "failures"
 LEFT_OUT = "left out"
-"""For want of time: a run with such an item has failed."""
+"""Left out for lack of time. A run with such an item counts as failed."""
 ABSENT = "not on this machine"
-"""What the machine lacks is no failure."""
+"""Missing on the machine, which is not a failure."""
 
 
 class Results:
-    """Values and rows by title, written at each change. Ranks other than the first have no path."""
+    """Values and rows by title, written to the file at each change. Only the first rank has a
+    path.
+    """
 
     def __init__(self, path: Path | None, end: float) -> None:
-        """`end` is a time of the monotonic clock, which all processes of a machine share."""
+        """`end`: time of the monotonic clock, which all processes of a machine share."""
         self._path = path
         self._end = end
         self._found: dict[str, Any] = {}
@@ -48,18 +50,18 @@ class Results:
         return self._end - time.monotonic()
 
     def fail(self, item: str, error: str) -> None:
-        """Something was measured, and is wrong."""
+        """Record a failure: an error, or a wrong result."""
         self.row(FAILURES, item=item, error=error[:300])
 
     def take_in(self, found: dict[str, Any]) -> None:
-        """Rows and values of another process."""
+        """Merge the rows and values of another process."""
         for title, value in found.items():
             rows = isinstance(value, list)
             self.note(title, [*self._found.get(title, []), *value] if rows else value)
 
     def item(self, name: str, work: Callable[[], object], least: float = 2.0) -> None:
-        """Do one item of the part, in `least` seconds or more. Neither its error nor the want of
-        time ends the others.
+        """Run one item of the part if at least `least` seconds are left. Neither an error nor a
+        lack of time stops the other items.
         """
         left = self.left
         if left < least:
@@ -73,7 +75,7 @@ class Results:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What run.py gives to the process of a part."""
+    """Add the arguments that run.py passes to the process of a part."""
     parser.add_argument("part")
     parser.add_argument("out", type=Path)
     parser.add_argument("end", type=float, help="time of the monotonic clock")
@@ -83,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def problems(results: dict[str, Any]) -> str:
-    """How many items failed or were left out, or empty."""
+    """Number of items that failed or were left out, as text; empty if none."""
     counts = (
         (len(results.get(FAILURES, [])), "failed"),
         (len(results.get(LEFT_OUT, [])), LEFT_OUT),

@@ -1,4 +1,6 @@
-"""The kernels on a GPU: right in bf16, the same in a graph, and how near to the ceilings."""
+"""The kernels on a GPU: correctness in bf16, equality in a graph, and speed relative to the
+ceilings.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ from penstock.backends.torch.load.widening import SCRATCH_BYTES
 Named = tuple[str, Callable[[], Case]]
 ROUTER = Rule("softmax", epsilon=0.0)
 DEEPSEEK = Rule("sigmoid", groups=8, keep=4, best=2, epsilon=1e-20, scale=2.5)
-# Rules, and how far apart the logits are. Flat ones have more likely tokens than are kept.
+# Sampling parameters, and the spread of the logits. With flat logits, more tokens are likely than
+# are kept.
 DRAWS = (
     ("greedy", (1, 1.0, 0.0), 2.0),
     ("all", (0, 1.0, 0.0), 2.0),
@@ -88,8 +91,8 @@ def real(make: Maker) -> Iterator[Named]:
 
 
 def _products(make: Maker) -> Iterator[Named]:
-    """Both ways for many rows of codes: from which number on widening is faster is measured at a
-    start, by `widening.py`.
+    """Both variants for many rows of codes. `widening.py` measures at start-up from which row count
+    widening is faster.
     """
     shape = (8, 128, 2048, 768)
     at_once = SCRATCH_BYTES // (2 * 2 * 768 * 2048)
@@ -121,7 +124,7 @@ def _products(make: Maker) -> Iterator[Named]:
 
 
 def odd(make: Maker) -> Iterator[Named]:
-    """Small shapes, where each rule and border is met, of all kernels."""
+    """Small shapes that reach every option and boundary of all kernels."""
     for rows, width in ((3, 48), (17, 5000)):
         for at in range(5):
             yield (
@@ -182,7 +185,7 @@ def odd(make: Maker) -> Iterator[Named]:
             f"product {form}, widened",
             lambda form=form: cases.dense(make, form, 67, 70, 160, bias=True, widened=True),
         )
-        # Pieces, of which the last is smaller.
+        # Several pieces, the last one smaller.
         yield (
             f"experts {form}, widened",
             lambda form=form: cases.mixtures(
@@ -231,7 +234,7 @@ def _routing(make: Maker) -> Iterator[Named]:
 
 
 def _heads(make: Maker, borders: Sequence[int], rows: Sequence[tuple[int, int]]) -> Iterator[Named]:
-    """Heads of other sizes, in blocks of a whole tile, and each tile of short prompts."""
+    """Other head sizes, block boundaries of a whole tile, and every tile size of short prompts."""
     scoring = Scoring(0.2)
     for d in (64, 80, 96, 256):
         yield (
@@ -297,7 +300,7 @@ def _check(results: Results, timing: Timing, name: str, build: Callable[[], Case
 
 
 def same_in_a_graph(case: Case) -> bool:
-    """Whether a replay has the bits of a call."""
+    """True if a replay is bitwise the same as a direct call."""
 
     def call() -> list[torch.Tensor]:
         made = case.launch(*case.args, **case.options, **case.launch_options)
@@ -317,7 +320,7 @@ def same_in_a_graph(case: Case) -> bool:
 
 
 def compile_all(results: Results, timing: Timing, share: Share) -> None:
-    """Launch what `speeds` measures once, so that it is compiled."""
+    """Launch every case of `speeds` once, to compile it."""
     make = Maker(timing.dtype, timing.device)
     for name, build in share.of((tiny if timing.dry else real)(make)):
         results.item(f"{name}, compiled", lambda build=build: _launch(made_case(build, timing)))
@@ -353,8 +356,8 @@ def _speed(
 
 
 def _row(results: Results, name: str, case: Case, seconds: float, ceilings: Ceilings) -> None:
-    """Shares of the memory bandwidth and of the rate of a large product, where they are known. What
-    the GPU's cache holds from one call to the next has no share of the bandwidth.
+    """Fractions of the memory bandwidth and of the rate of a large product, if these are known.
+    Data that may stay in the GPU's cache between calls has no bandwidth fraction.
     """
     bandwidth, rate = ceilings.bandwidth, ceilings.rate
     results.row(

@@ -1,8 +1,8 @@
-"""What the host does for a step with prompts, launched kernel by kernel and replayed.
+"""Host time of a step with prompts, launched kernel by kernel and replayed.
 
-The model has the shape of a published one, over tensors that have shapes and no numbers. Launches
-of Triton take their whole way but for the driver. Operations of torch are counted alone: for such
-tensors they take another way.
+The model has the shape of a published one, over tensors without data. Triton launches take their
+whole path except for the driver. torch's operations are only counted, because they take a different
+path for such tensors.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ BLOCK, LONGEST, SLOTS, BUDGET = 64, 4096, 256, 8192
 META = torch.device("meta")
 H100 = SimpleNamespace(multi_processor_count=132, shared_memory_per_block_optin=227 << 10)
 MADE = ("empty", "empty_like", "empty_strided", "new_empty")
-"""Operations that make memory alone."""
+"""Operations that only allocate memory."""
 
 
 class Driver:
-    """Triton's, of a GPU where a launch ends at once."""
+    """A Triton driver for a GPU on which a launch returns at once."""
 
     def __init__(self) -> None:
         self.launches, self.seconds = 0, 0.0
@@ -69,7 +69,7 @@ class Driver:
 
 
 class Operations(TorchDispatchMode):  # type: ignore[misc]
-    """Counts torch's operations that launch something."""
+    """Counts torch's operations that launch kernels."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class Operations(TorchDispatchMode):  # type: ignore[misc]
 
 @contextmanager
 def nothing_runs() -> Iterator[Driver]:
-    """An H100 as far as its numbers go. Kernels are looked up as ever, and never compiled."""
+    """Simulate an H100's properties. Kernels are looked up as usual but never compiled."""
     driver = Driver()
     kernel = SimpleNamespace(
         run=driver.launch, function=0, packed_metadata=(), launch_metadata=lambda *_: None
@@ -155,7 +155,7 @@ def plan_of(decodes: int, prompt: int) -> StepPlan:
 
 
 def least(work: Callable[[], object], repeats: int) -> float:
-    """Seconds of the processor, of the fastest of several."""
+    """CPU seconds of the fastest of several runs."""
     found = []
     for _ in range(repeats + 1):
         began = time.thread_time()

@@ -14,23 +14,23 @@ FILES = (
     Path(__file__).with_name("workloads.txt"),
 )
 LARGE = ("Qwen3-14B", "Qwen3-30B-A3B")
-"""Models that get W1 to W3 alone."""
+"""Models that run only W1 to W3."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A line of these files; lengths in tokens."""
+    """A line of these files. Lengths are in tokens."""
 
     name: str
     prefix: int
-    """Tokens that all prompts begin with, before their own."""
+    """Length of the common prefix of all prompts."""
     prompt: int
     output: int
     count: int
     concurrency: int | None
-    """Requests that are open together; None: they come at `rate`."""
+    """Number of concurrent requests; None: they arrive at `rate`."""
     rate: float | None = None
-    """Requests a second, at random times."""
+    """Requests per second, at random times."""
 
     @property
     def words(self) -> list[str]:
@@ -48,7 +48,7 @@ class Workload:
         return [word for flag, value in given.items() for word in (flag, f"{value:g}")]
 
     def tiny(self) -> Workload:
-        """For a dry run: a hundredth of the output, few requests."""
+        """For a dry run: a hundredth of the output, and few requests."""
         return replace(
             self,
             prefix=BLOCK if self.prefix else 0,
@@ -59,7 +59,7 @@ class Workload:
         )
 
 
-# The first request of a server, and the time to the first token of short prompts.
+# The first request of a server, and the time to first token of short prompts.
 FIRST = Workload("first", 0, 128, 2, 1, 1)
 ALONE = Workload("P128", 0, 128, 2, 16, 1)
 

@@ -1,4 +1,4 @@
-"""Ceilings of the machine, which the other parts are compared with."""
+"""Ceilings of the machine, against which the other parts are compared."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from benchmarks.gpu.items import Results
 from benchmarks.gpu.timing import Timing
 
 COPY, READ, MEMORY = (f"{name}_bytes_per_s" for name in ("copy", "read", "memory"))
-"""MEMORY is the ceiling: the larger of the other two."""
+"""MEMORY is the bandwidth ceiling: the larger of the other two."""
 
 
 @dataclass(frozen=True)
 class Ceilings:
-    """As measured; zeros where they were not."""
+    """Measured ceilings; zero if not measured."""
 
     bandwidth: float = 0.0
-    """Bytes a second of the device's memory: those that a sum reads or a copy reads and writes,
-    whichever is more.
+    """Bytes per second of device memory: read by a sum, or read and written by a copy, whichever is
+    higher.
     """
     rate: float = 0.0
-    """Operations a second of a large product in bfloat16."""
+    """Operations per second of a large bfloat16 product."""
 
 
 def ceilings(path: Path) -> Ceilings:
-    """Those that the part "machine" wrote beside `path`."""
+    """The ceilings that the part "machine" wrote next to `path`."""
     found = path.with_name("machine.json")
     facts = json.loads(found.read_text()) if found.exists() else {}
     return Ceilings(facts.get(MEMORY, 0.0), facts.get("gemm_operations_per_s", 0.0))
@@ -68,7 +68,7 @@ def _copy(results: Results, timing: Timing) -> None:
 
 
 def _read(results: Results, timing: Timing) -> None:
-    """The best of several sums over 8 GiB, or over half of what is free where that is less."""
+    """The best of several sums over 8 GiB, or over half of the free memory if that is less."""
     count = 1 << (17 if timing.dry else 30)
     if not timing.dry:
         free = torch.cuda.mem_get_info()[0]

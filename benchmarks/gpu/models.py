@@ -1,4 +1,4 @@
-"""A model of random weights through the torch backend itself: start-up, steps, requests."""
+"""A model with random weights, directly on the torch backend: start-up, steps, requests."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from penstock.backends.torch.startup.memory import step_bytes
 from penstock.core import StepPlan
 
 CONTEXT = 1024
-"""Tokens of each sequence in the tables of steps."""
+"""Context length of each sequence in the step tables."""
 STEPS = 20
 LONGEST = 1280
-"""Tokens of a sequence in the load of 256."""
+"""Maximum length of a sequence in the load of 256."""
 
 
 @dataclass
 class Model:
-    """A model that is ready, and what its numbers are compared with."""
+    """A started model, and the references for its results."""
 
     name: str
     shape: Shape
@@ -52,7 +52,7 @@ def measure(
     imported_s: float,
     short: bool,
 ) -> None:
-    """All items of a model on one GPU, the most telling ones first."""
+    """All items of a model on one GPU, the most significant ones first."""
     results.row("start-up", phase="import torch", seconds=imported_s, compiler=0.0)
     with tempfile.TemporaryDirectory() as temporary:
         directory, shape = Path(temporary), shape_of(name, timing.dry)
@@ -62,7 +62,7 @@ def measure(
     results.item("waits", lambda: waits(results, model))
     results.item("decode steps", lambda: decode_steps(results, model), least=5)
     results.item("prefill steps", lambda: prefill_steps(results, model), least=5)
-    # Of the loads, those that the product's server has too.
+    # Only the loads that the product's server runs too.
     large = name in LARGE
     loops(results, model, ("W2", "W3") if large else ("W2", "W3", "C128"))
     results.item("single stream", lambda: single(results, model), least=5)
@@ -73,7 +73,7 @@ def measure(
 
 
 def loops(results: Results, model: Model, names: Sequence[str]) -> None:
-    """Loads of the product's server, without it."""
+    """Run the loads of the product's server without the server."""
     known = workloads()
     for name in names:
         own = known[name]
@@ -88,7 +88,7 @@ def start(
     directory: Path,
     rank: Rank | None = None,
 ) -> Model:
-    """The phases of a start, to the first token and a decode step."""
+    """The phases of a start, up to the first token and a decode step."""
     stand_in()
     shape, sizes = shape_of(name, timing.dry), DRY if timing.dry else FULL
     clock, compiler = time.perf_counter, Compiler()
@@ -139,8 +139,8 @@ def blocks_of(backend: Any, sizes: Sizes) -> int:
 
 
 def _note_memory(results: Results, timing: Timing, backend: Any, sizes: Sizes, blocks: int) -> None:
-    """What the largest steps took before there were KV pools: tensors as computed from the spec and
-    as the allocator saw them, and what it keeps of the GPU.
+    """Memory of the largest steps before KV pools exist: tensors as computed from the spec and as
+    seen by the allocator, and the GPU memory that the allocator keeps.
     """
     results.note("weights, bytes", backend.facts.weights_bytes)
     results.note("KV blocks", blocks)
@@ -160,8 +160,8 @@ def _note_memory(results: Results, timing: Timing, backend: Any, sizes: Sizes, b
 
 
 def graphs(results: Results, model: Model) -> None:
-    """Seconds to capture each graph, in the pauses that a server has for them, and what they take
-    beside the memory of the largest, which is there before KV pools are sized.
+    """Seconds to capture each graph, in pauses like in a server, and their memory in addition to
+    the largest graph's, which is measured before the KV pools are sized.
     """
     device, backend = model.timing.device, model.driver.backend
     before = 0 if model.timing.dry else torch.cuda.memory_reserved(device)
@@ -175,7 +175,7 @@ def graphs(results: Results, model: Model) -> None:
 
 
 def waits(results: Results, model: Model) -> None:
-    """Decode steps that are submitted while others run: torch ends one that waits for the GPU."""
+    """Submit decode steps while others run. torch raises an error if one waits for the GPU."""
     own, driver = _contexts(model, 4, 32, 3), model.driver
     driver.submit([(each, each.prompt[-1:]) for each in own])
     driver.take(0)
@@ -200,7 +200,7 @@ def _no_waits(timing: Timing) -> Iterator[None]:
 
 
 def decode_steps(results: Results, model: Model) -> None:
-    """Steps of a token for each of several sequences, as near to the bandwidth as they get."""
+    """Decode steps, one token per sequence, relative to the memory bandwidth."""
     context = 32 if model.timing.dry else CONTEXT
     for rows in (1, 4) if model.timing.dry else (1, 8, 32, 64, 128, 256):
         own = _contexts(model, rows, context, STEPS)
@@ -220,8 +220,8 @@ def decode_steps(results: Results, model: Model) -> None:
 
 
 def _contexts(model: Model, rows: int, context: int, steps: int) -> list[Request]:
-    """Requests whose prompts count as computed, except for the last token, with room for so many
-    steps and one more; none where they do not fit.
+    """Requests with all prompt tokens but the last marked as computed, and room for `steps` + 1
+    steps. Empty if they do not fit.
     """
     found = []
     for own in requests([(context, steps + 1)] * rows, model.shape.vocabulary):
@@ -236,19 +236,19 @@ def _contexts(model: Model, rows: int, context: int, steps: int) -> list[Request
 
 
 def _decode(model: Model, own: Sequence[Request], steps: int) -> float:
-    """Seconds of so many steps with a row for each of `own`, which end with them."""
+    """Seconds of `steps` steps with a row for each of `own`; the requests end with them."""
     driver, began = model.driver, 0.0
     for step in range(steps + 1):
         driver.submit([(each, each.prompt[-1:]) for each in own])
         driver.take(1 if step else 0)
-        # The first one may capture the graph.
+        # The first step may capture the graph.
         began = began or time.perf_counter()
     driver.take(0)
     return time.perf_counter() - began
 
 
 def prefill_steps(results: Results, model: Model) -> None:
-    """Prompts of a whole step, as near to the rate of a large product as they get."""
+    """Prompts that fill a whole step, relative to the rate of a large product."""
     budget = model.sizes.budget
     for count in (1, 8):
         prompt = min(budget // count, model.sizes.longest - 1)
@@ -270,7 +270,7 @@ def prefill_steps(results: Results, model: Model) -> None:
 
 
 def single(results: Results, model: Model) -> None:
-    """One request alone, with graphs and without, and whether both have the same tokens."""
+    """A single request, with and without graphs, and whether both give the same tokens."""
     backend = model.driver.backend
     graphs, tables = backend._graphs, backend._on_device.tables
     decodes, prompts = graphs.decodes, graphs.prompts
@@ -278,7 +278,7 @@ def single(results: Results, model: Model) -> None:
         _single(results, model, captured=decodes is not None)
         graphs.decodes = graphs.prompts = None
         _single(results, model, captured=False)
-        # A graph reads whole block tables, whose width decides how the attention is split.
+        # A graph reads whole block tables, and their width affects the splits of attention.
         backend._on_device.tables = lambda slots, _blocks: tables(slots, None)
         eager = _single(results, model, captured=False, whole_tables=True)
         graphs.decodes, graphs.prompts = decodes, prompts
@@ -296,7 +296,7 @@ def single(results: Results, model: Model) -> None:
 def _single(
     results: Results, model: Model, *, captured: bool, whole_tables: bool = False
 ) -> list[int]:
-    """Tokens of one request."""
+    """Tokens of a single request."""
     lengths = [(8, 6) if model.timing.dry else (128, 128)]
     (own,) = asked = requests(lengths, model.shape.vocabulary)
     model.driver.run(asked, 1)
@@ -313,5 +313,5 @@ def _single(
 
 
 def share(found: float, ceiling: float) -> float | None:
-    """Share of a ceiling, where it is known."""
+    """Fraction of a ceiling; None if the ceiling is unknown."""
     return found / ceiling if ceiling else None

@@ -1,4 +1,4 @@
-"""Stand-ins for the compiled extension: a machine with a GPU may have nothing built."""
+"""Stand-ins for the compiled extension, which may not be built on a machine with a GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from multiprocessing.connection import Client, Connection, Listener
 
 
 def stand_in() -> None:
-    """In place of the extension's codec, sampling parameters are JSON."""
+    """Replace the extension's codec: sampling parameters are JSON."""
     module = types.ModuleType("penstock._native")
     module.decode_sampling = json.loads  # type: ignore[attr-defined]
     module.Star = Star  # type: ignore[attr-defined]
@@ -18,7 +18,7 @@ def stand_in() -> None:
 
 
 class Star:
-    """Streams between the ranks of one host, as `penstock._native.Star` has them."""
+    """Streams between the ranks of one host, with the interface of `penstock._native.Star`."""
 
     def __init__(
         self, address: str, key: bytes, rank: int, ranks: int, _capacity: int, patience: float
@@ -49,7 +49,7 @@ class Star:
 
 
 def _connected(at: tuple[str, int], key: bytes, patience: float) -> Connection:
-    """The first rank may not listen yet."""
+    """Retry: the first rank may not listen yet."""
     end = time.monotonic() + patience
     while True:
         try:

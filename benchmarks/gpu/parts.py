@@ -1,6 +1,6 @@
 """One part of benchmarks/gpu/run.py: `python -m benchmarks.gpu.parts PART OUT.json END`.
 
-`--share 2/8`: what the third of eight processes does of it.
+`--share 2/8`: the third of eight processes that divide the part.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SHARED = {
     "kernels": kernels.compile_all,
     "tiles": tiles.compile_all,
 }
-"""What processes do side by side, before the rest of the part."""
+"""Work that processes divide before the rest of the part runs."""
 
 
 def main() -> None:

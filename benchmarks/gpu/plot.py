@@ -1,4 +1,4 @@
-"""The product's server beside the benchmark's loop over the same backend, drawn.
+"""Plot of the product's server compared with the benchmark's loop over the same backend.
 
     python benchmarks/gpu/plot.py build/gpu/results.json build/gpu/server.svg
 
@@ -22,7 +22,7 @@ COLOURS = {"loop": "#9aa5b1", "server": "#1f6feb"}
 
 
 def draw(found: Parts, path: Path) -> None:
-    """Bars of the loads that both have: shares of the loop's rate, and tokens a second."""
+    """Bars for the loads that both have: fraction of the loop's rate, and tokens per second."""
     import matplotlib
 
     matplotlib.use("Agg")

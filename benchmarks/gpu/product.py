@@ -1,5 +1,5 @@
-"""Penstock as its users have it, with the compiled extension: a wheel, this source tree where the
-extension is built in it, or what is installed.
+"""Penstock as users run it, with the compiled extension: from a wheel, from this source tree if the
+extension is built in it, or as installed.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ ABSENT = (
 
 @dataclass(frozen=True)
 class Product:
-    """A Penstock that can serve."""
+    """A Penstock installation that can serve."""
 
     origin: str
     path: str
-    """PYTHONPATH of its processes."""
+    """PYTHONPATH for its processes."""
     package: Path
 
     @property
@@ -35,24 +35,24 @@ class Product:
 
     @property
     def environment(self) -> dict[str, str]:
-        """This process's environment without PENSTOCK_ variables. A run sets its flags itself."""
+        """This process's environment without PENSTOCK_ variables: a run sets its own flags."""
         own = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK_")}
         return {**own, "PYTHONPATH": self.path}
 
     def is_this_tree(self) -> bool:
-        """Whether the packages have the same Python files as this source tree."""
+        """True if the packages have the same Python files as this source tree."""
         names = ("penstock", "penstock_lab", "penstock_ops")
         return all(_texts(self.package.parent / name) == _texts(SOURCES / name) for name in names)
 
 
 def unpack(wheel: Path, directory: Path) -> None:
-    """What pip would install of the wheel, without what it depends on."""
+    """Unpack the wheel like pip would install it, without dependencies."""
     with zipfile.ZipFile(wheel) as opened:
         opened.extractall(directory)
 
 
 def find(wheel: Path | None) -> Product | None:
-    """The first of the three that has the extension, or None. `wheel` is an unpacked one."""
+    """The first of the three that has the extension, or None. `wheel`: an unpacked one."""
     there = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     given = [each for each in there if each and Path(each).resolve() not in (ROOT, SOURCES)]
     places = {"the wheel": [str(wheel), *given]} if wheel else {}

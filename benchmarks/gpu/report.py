@@ -1,4 +1,4 @@
-"""What a run found, as Markdown: goals first, then each part with its tables and errors."""
+"""Results of a run as Markdown: goals first, then the tables and errors of each part."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ DRY = (
     "a GPU**, and none of them says how fast anything is."
 )
 SEQUENCES = 64
-"""Rows of the decode steps that the goal is about."""
+"""Number of rows of the decode steps in the goal."""
 SAME_AS_LOOP = ("W2", "W3")
-"""Loads of which the server gives nine tenths of what the backend does."""
+"""Loads for which the server must reach 90% of the backend's rate."""
 START_S = {
     "Qwen3-0.6B": {COLD: 8.0, WARM: 5.0},
     "Qwen3-8B": {COLD: 8.0, WARM: 5.0},
     "Qwen3-30B-A3B": {WARM: 9.0},
 }
-"""By the kernels in the cache."""
+"""Goals by the state of the kernel cache."""
 FIRST_TOKEN_MS = {"Qwen3-0.6B": 4.0, "Qwen3-8B": 10.0, "Qwen3-30B-A3B": 12.0}
 
 
@@ -46,13 +46,13 @@ def report(found: Parts, dry: bool) -> str:
 
 
 def _first(title: str, rows: Iterable[dict[str, Any]]) -> list[str]:
-    """A table of what was found, or nothing."""
+    """A table of the results, or nothing."""
     listed = list(rows)
     return [*table(title, listed), ""] if listed else []
 
 
 def _warnings(found: Parts) -> Iterator[str]:
-    """What a reader has to know before the numbers."""
+    """Caveats that must precede the numbers."""
     reasons: dict[str, list[str]] = {}
     for name, part in found.items():
         if (reason := part["results"].get(NOT_SERVED)) is not None:
@@ -68,7 +68,7 @@ def _state(name: str, part: dict[str, Any]) -> dict[str, Any]:
 
 
 def goals(found: Parts) -> Iterator[dict[str, Any]]:
-    """What is to be reached, and what was. Rows without a number are left out."""
+    """Goals, and the results for them. Rows without a result are left out."""
     for row in beside_loops(found):
         if row["load"] in SAME_AS_LOOP and row["ratio"] is not None:
             title = f"{row['model']}: server, {row['load']}, share of the loop's rate"
@@ -102,7 +102,7 @@ def _goals_of_backend(name: str, results: dict[str, Any]) -> Iterator[dict[str, 
             for row in results.get("speeds", [])
             if row["case"].startswith("decode 256")
             and row["of_memory"] is not None
-            # The splits that are served.
+            # Only the default number of splits.
             and row["case"].endswith("splits None")
         ]
         title = "decode attention, least share of the memory bandwidth"

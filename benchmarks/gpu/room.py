@@ -1,4 +1,4 @@
-"""Places for checkpoints of random numbers, and nothing left behind in them."""
+"""Directories for checkpoints of random numbers, with cleanup."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pathlib import Path
 
 MEMORY = Path("/dev/shm")
 SPARE = 8 << 30
-"""Memory that is left to everything else when a checkpoint is kept in memory."""
+"""Memory to leave free when a checkpoint is kept in memory."""
 
 
 class NoRoomError(Exception):
-    """No file system and no memory has room for the checkpoint."""
+    """Neither memory nor any file system has room for the checkpoint."""
 
 
 @contextmanager
 def room_for(size: int, owner: int) -> Iterator[Path]:
-    """An empty directory for `size` bytes, removed at the end: in memory, so that no disk is
-    measured, else on the disk of temporary files. NoRoomError where neither has room.
+    """A temporary directory for `size` bytes: in memory, so that no disk is measured, else on the
+    disk of temporary files. NoRoomError if neither has room.
     """
     from penstock.config.machine import available_memory
 
@@ -36,13 +36,13 @@ def room_for(size: int, owner: int) -> Iterator[Path]:
 
 @contextmanager
 def small_room(owner: int) -> Iterator[Path]:
-    """One that programs may be loaded from, which memory may forbid."""
+    """A directory from which programs can be loaded, which a file system in memory may forbid."""
     with tempfile.TemporaryDirectory(prefix=_prefix(owner)) as directory:
         yield Path(directory)
 
 
 def sweep(owner: int) -> None:
-    """Remove what parts that were killed have left: `owner` is the process that started them."""
+    """Remove leftovers of killed parts. `owner`: the process that started them."""
     for place in (MEMORY, Path(tempfile.gettempdir())):
         for left in place.glob(f"{_prefix(owner)}*"):
             shutil.rmtree(left, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Calls of the kernels before and after the products of experts."""
+"""Kernel calls before and after the products of experts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def routes(
 
 
 def sorts(make: Maker, rows: int, k: int, experts: int) -> Case:
-    """Experts beyond the middle get few rows."""
+    """Experts in the second half get few rows."""
     indices = _indices(make, rows, k, experts)
     pair = (sort_by_expert_triton, sort_by_expert_reference)
     return Case("order by expert", *pair, (indices, experts), bytes=rows * k * 12)
@@ -57,8 +57,8 @@ def combines(
     bias: bool = False,
     gate: bool | None = None,
 ) -> Case:
-    """Some experts are of another rank. `gate`: whether what is beside has one; None: there is
-    nothing beside.
+    """Some experts belong to another rank. `gate`: whether the shared expert has a gate; None: no
+    shared expert.
     """
     beside = None
     if gate is not None:

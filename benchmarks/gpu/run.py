@@ -1,15 +1,15 @@
-"""Everything that there is to measure on a GPU, in one command of ten minutes at most.
+"""All GPU measurements in one command of at most ten minutes.
 
-Needs torch with Triton, NumPy and PyYAML, and no network; it runs from the source tree. The parts
-with the product's server need the compiled extension too: a wheel, or what is built or installed.
+Needs torch with Triton, NumPy and PyYAML, and no network; runs from the source tree. Parts with the
+product's server also need the compiled extension: from a wheel, built in the tree, or installed.
 
     python benchmarks/gpu/run.py --out build/gpu --wheel penstock-*.whl
 
-A run of less than SHORT_MINUTES (--minutes 5) has the parts and the items that say most.
+A run of less than SHORT_MINUTES (--minutes 5) has only the most significant parts and items.
 
-Each part is a process of its own with a time limit, and what it found is written as it goes, so
-that one failure loses nothing: PART.json and PART.log, results.json with all parts, report.md.
-`--dry` runs all parts on the CPU with tiny shapes and the references of the kernels.
+Each part is a separate process with a time limit, and writes its results as it runs, so that one
+failure loses nothing: PART.json and PART.log, results.json with all parts, report.md. `--dry` runs
+all parts on the CPU with tiny shapes and the reference implementations.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from benchmarks.gpu.server import PREFIX  # noqa: E402
 
 @dataclass(frozen=True)
 class Part:
-    """A part and its time in a run, and in a short one, which has no part without."""
+    """A part, and its seconds in a full and in a short run; 0: not part of a short run."""
 
     name: str
     seconds: int
     short: int = 0
 
 
-# What says whether the rest means anything first, then what users get. All of them fit into the
-# time of a run, also where each is killed; what one leaves goes to the next ones.
+# Parts that validate the rest come first, then the most user-visible ones. All limits together fit
+# into a run, even if every part is killed at its limit; unused time goes to later parts.
 PARTS = (
     Part("correctness", 70, 42),
     Part("machine", 10, 10),
@@ -69,7 +69,7 @@ PARTS = (
 MINUTES = 10.0
 SHORT_MINUTES = 8.0
 MARGIN = 0.95
-"""Share of the minutes for the parts; the rest is for what starts this and fetches its results."""
+"""Fraction of the minutes for the parts. The rest is for start-up and for fetching the results."""
 KILL_SECONDS = 5
 LEAST_SECONDS = 10
 ERROR_LINES = 15
@@ -94,7 +94,7 @@ def main() -> int:
 
 
 def run(options: argparse.Namespace, words: Sequence[str]) -> int:
-    """All parts that were asked for; 1 where one of them failed."""
+    """Run all requested parts. Returns 1 if one failed."""
     short = options.minutes < SHORT_MINUTES and not options.parts
     limits = {part.name: part.short if short else part.seconds for part in PARTS}
     names = [name for name in limits if limits[name] and name in (options.parts or limits)]
@@ -112,7 +112,7 @@ def run(options: argparse.Namespace, words: Sequence[str]) -> int:
 
 
 def reported(found: dict[str, Any], dry: bool) -> str:
-    """The report. An error in it ends no run: the parts to come are measured."""
+    """The report. An error in it does not stop the remaining parts."""
     try:
         return report(found, dry)
     except Exception:  # noqa: BLE001 - of any kind: what was found is in results.json
@@ -120,7 +120,7 @@ def reported(found: dict[str, Any], dry: bool) -> str:
 
 
 def run_part(name: str, limit: float, out: Path, words: Sequence[str]) -> dict[str, Any]:
-    """What the part wrote, also where it failed or ran out of time; `words` are its flags."""
+    """Results of a part, even if it failed or timed out. `words`: its flags."""
     path, log = (out.resolve() / f"{name}.{kind}" for kind in ("json", "log"))
     began = time.monotonic()
     path.unlink(missing_ok=True)
@@ -128,7 +128,7 @@ def run_part(name: str, limit: float, out: Path, words: Sequence[str]) -> dict[s
         return {"state": "no time left", "seconds": 0.0, "error": "", "results": {}}
     given = os.environ.get("PYTHONPATH")
     paths = os.pathsep.join([str(ROOT), str(ROOT / "python"), *([given] if given else [])])
-    # The time of its imports counts.
+    # The limit includes the part's imports.
     module = f"benchmarks.gpu.{'server' if name.startswith(PREFIX) else 'parts'}"
     command = [sys.executable, "-m", module, name, str(path), str(began + limit), *words]
     with log.open("w") as written:
@@ -136,7 +136,7 @@ def run_part(name: str, limit: float, out: Path, words: Sequence[str]) -> dict[s
             command,
             stdout=written,
             stderr=written,
-            # cuFile writes its log where it is.
+            # cuFile writes its log to the working directory.
             cwd=out,
             env={**os.environ, "PYTHONPATH": paths},
             start_new_session=True,
@@ -154,8 +154,9 @@ def run_part(name: str, limit: float, out: Path, words: Sequence[str]) -> dict[s
 
 
 def ended(process: subprocess.Popen[bytes], limit: float) -> str:
-    """State of a part after at most `limit` seconds. Its session is killed with it: the ranks that
-    it started. A process that SIGKILL does not end, as it hangs in the driver, is left behind.
+    """Wait for a part, for at most `limit` seconds, and return its state. The whole session is
+    killed, including the ranks it started. A process that survives SIGKILL (hung in the driver) is
+    left behind.
     """
     try:
         status = process.wait(limit)

@@ -1,5 +1,5 @@
-"""The product's server over the shapes of the other parts: `penstock serve` and `penstock bench
-serve`, processes of their own, as users run them. Needs no torch here.
+"""The product's server on the shapes of the other parts: `penstock serve` and `penstock bench
+serve` as separate processes, as users run them. Does not need torch itself.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from benchmarks.gpu.sizes import DRY, FULL
 from benchmarks.gpu.weights import NUMBERS, size_of, write_random
 
 PREFIX = "serve-"
-"""Before the name of a model: its part."""
+"""Prefix of part names, followed by the model name."""
 NOT_SERVED = "the product's server was not measured"
 SAME_SOURCES = "its Python files are this source tree's"
 STARTS, RUNS, LOG = "starts", "runs", "log of the start"
 COLD, WARM = "none", "all"
-"""Kernels of the model that Triton's cache has at a start."""
+"""Whether Triton's cache has the model's kernels at a start."""
 HOST = "127.0.0.1"
 POLL_S = 0.005
 STOP_S = 5.0
 LOG_LINES = 20
 TINY_NUMBERS = 1 << 16
-# What users feel most comes first.
+# The most user-visible loads first.
 ORDER = ("first", "P128", "W2", "W3", "C128", "rate20", "W1", "W4", "W5", "C256")
 SHORT_ORDER = ("first", "P128", "W2", "W3", "C128", "rate20")
 LARGE_ORDER = ("first", "P128", "W2", "W3", "W1")
 DRY_ORDER = ("first", "W2", "rate20")
 DRY_MODEL = "Qwen3-0.6B"
-"""The one that a dry run serves: a start is seconds of a processor."""
+"""The model of a dry run: a start takes seconds of CPU time."""
 
 
 def main() -> None:
@@ -68,7 +68,7 @@ def main() -> None:
 def measure(
     results: Results, product: Product, name: str, logs: Path, *, dry: bool, short: bool
 ) -> None:
-    """Two starts, the second with compiled kernels in the cache, and all loads behind it."""
+    """Two starts, the second with compiled kernels in the cache, followed by all loads."""
     results.note("product", product.origin)
     results.note(SAME_SOURCES, product.is_this_tree())
     shape, owner = shape_of(name, dry), os.getppid()
@@ -103,12 +103,12 @@ class Run:
     dry: bool
     logs: Path
     kernels: Path
-    """Triton's cache."""
+    """Triton's cache directory."""
     asked: int = 0
 
     def start(self, kernels: str, runs: Sequence[Workload]) -> None:
-        """A server from its start to its end. RuntimeError with the end of its log where it does
-        not get ready, or ends by itself.
+        """Run a server from start to end. RuntimeError with the end of its log if it does not get
+        ready, or exits by itself.
         """
         log = self.logs / f"server-{kernels}.log"
         with served(self.product, self._words(), self.kernels, log, self.results) as server:
@@ -133,14 +133,15 @@ class Run:
             self.results.row(LOG, compiled_kernels=kernels, line=line.partition(", listening")[0])
 
     def _run(self, kernels: str, server: Server, load: Workload) -> None:
-        """A load by the product's client, and its row."""
+        """Run a load with the product's client, and record its row."""
         file, left = self.logs / f"{load.name}.json", self.results.left - STOP_S
         file.unlink(missing_ok=True)
         self.asked += 1
         command = [
             *(*self.product.command, "bench", "serve", "--base-url", server.url),
             *("--prompt-ids", "--vocab-size", str(self.vocabulary), *load.words),
-            # No prompt begins as one of a load before.
+            # A different seed for each load, so that no prompt shares a prefix with an earlier
+            # load's.
             *("--seed", str(self.asked), "--disable-tqdm", "--save-result"),
             *("--result-dir", str(self.logs), "--result-filename", file.name),
         ]
@@ -174,7 +175,7 @@ class Run:
 
 
 def row_of(load: Workload, found: dict[str, Any]) -> dict[str, Any]:
-    """A result of the client as a row; times in ms."""
+    """A client result as a row. Times are in ms."""
     return {
         "workload": load.name,
         "requests": found["completed"],
@@ -198,7 +199,7 @@ class Server:
         self._port, self._log = port, log
         self._began = time.monotonic()
         with log.open("w") as written:
-            # In the session of this process, which is killed with it.
+            # In this process's session, so that it is killed with it.
             self.process = subprocess.Popen(
                 [*product.command, *words, "--host", HOST, "--port", str(port)],
                 stdin=subprocess.DEVNULL,
@@ -209,7 +210,9 @@ class Server:
         self.ready_s = 0.0
 
     def wait(self, patience: float) -> None:
-        """Until it is ready. RuntimeError where it ends before, or is not after `patience` s."""
+        """Wait until the server is ready. RuntimeError if it exits before, or is not ready after
+        `patience` seconds.
+        """
         while not self._ready():
             self.check()
             if time.monotonic() - self._began > patience:
@@ -249,7 +252,7 @@ class Server:
 def served(
     product: Product, words: Sequence[str], kernels: Path, log: Path, results: Results
 ) -> Iterator[Server]:
-    """A server that is ready, and stopped at the end."""
+    """A ready server, which is stopped at the end."""
     server = Server(product, words, kernels, log)
     try:
         server.wait(results.left - STOP_S)

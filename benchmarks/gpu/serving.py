@@ -1,4 +1,4 @@
-"""Requests through the backend: mini-sglang's offline table, and closed loops."""
+"""Requests directly on the backend: mini-sglang's offline table, and closed loops."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def closed_loop(results: Results, model: Model, workload: Workload) -> None:
-    """The workload without front door and scheduler of the product: what the backend gives."""
+    """Run the workload without the product's front door and scheduler: the upper bound of the
+    server.
+    """
     own = workload.tiny() if model.timing.dry else workload
     lengths = [(own.prompt, own.output)] * own.count
     asked = requests(lengths, model.shape.vocabulary, own.prefix)
@@ -39,13 +41,13 @@ def closed_loop(results: Results, model: Model, workload: Workload) -> None:
 
 
 def offline_lengths(dry: bool) -> list[tuple[int, int]]:
-    """Prompts and outputs of 100 to 1024 tokens, 256 of them."""
+    """256 prompt and output lengths of 100 to 1024 tokens each."""
     drawn, (low, high, count) = random.Random(0), (4, 12, 6) if dry else (100, 1024, 256)
     return [(drawn.randint(low, high), drawn.randint(low, high)) for _ in range(count)]
 
 
 def offline(results: Results, model: Model) -> None:
-    """All requests at once, as many of them running as the KV blocks allow."""
+    """Submit all requests at once; the KV blocks limit how many run."""
     lengths = offline_lengths(model.timing.dry)
     steps = model.driver.steps
     seconds = model.driver.run(requests(lengths, model.shape.vocabulary), len(lengths))
@@ -66,8 +68,8 @@ def offline(results: Results, model: Model) -> None:
 def least_seconds(
     shape: Shape, lengths: Sequence[tuple[int, int]], steps: int, ceilings: Ceilings
 ) -> float:
-    """Seconds of reading weights once a step and keys once a token, and of the prompts' products,
-    at the measured ceilings. Zero where they are unknown.
+    """Lower bound in seconds at the measured ceilings: weights are read once per step, keys once
+    per token, plus the prompts' products. Zero if the ceilings are unknown.
     """
     if not ceilings.bandwidth or not ceilings.rate:
         return 0.0

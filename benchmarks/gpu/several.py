@@ -1,4 +1,6 @@
-"""A model cut over several GPUs. All ranks run the same items; the first one writes results."""
+"""A model sharded over several GPUs. All ranks run the same items; the first one writes the
+results.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,11 @@ from penstock.backends.torch.step.captures import capture_cuda
 
 NAME = "Qwen3-14B"
 MOST = 8
-"""Ranks; the model has as many KV heads."""
+"""Maximum ranks: the model has this number of KV heads."""
 
 
 def measure(results: Results, timing: Timing, ceilings: Ceilings) -> None:
-    """The first rank: starts the others, and ends after them."""
+    """The first rank: starts the others, and waits for them at the end."""
     there = 2 if timing.dry else torch.cuda.device_count()
     if there < 2:
         results.row(ABSENT, item="ranks", reason=f"several GPUs are needed; there is {there}")
@@ -62,7 +64,7 @@ def _other(first: Rank, at: int, directory: Path, dry: bool) -> subprocess.Popen
 
 
 def run(results: Results, timing: Timing, ceilings: Ceilings, rank: Rank, directory: Path) -> None:
-    """What each rank does. No item is left out: ranks that differ would wait for one another."""
+    """Run all items on a rank. No item is left out: ranks with different items would deadlock."""
     logging.basicConfig(level=logging.INFO)
     stand_in()
     if not timing.dry:
@@ -77,8 +79,8 @@ def run(results: Results, timing: Timing, ceilings: Ceilings, rank: Rank, direct
 
 
 def _sums(results: Results, timing: Timing, model: models.Model) -> None:
-    """Sums over the ranks, as after each attention and feed-forward: as they are served, and by
-    NCCL where small ones go through symmetric memory.
+    """All-reduces over the ranks, as after each attention and feed-forward: the default way, and by
+    NCCL if small sums use symmetric memory by default.
     """
     group = model.driver.backend._ranks.group
     ways = {"as served": group.sum}
@@ -87,7 +89,7 @@ def _sums(results: Results, timing: Timing, model: models.Model) -> None:
     elif not timing.dry:
         results.row(ABSENT, item="symmetric memory", reason="the log of this part says why")
     for rows in (1, 4) if timing.dry else (1, 4, 16, 32, 64, 256, 8192):
-        # Of zeros: sums of sums stay what they are.
+        # Zeros, because repeated sums of them stay zero.
         x = torch.zeros(rows, model.shape.hidden, dtype=timing.dtype, device=timing.device)
         for way, add in ways.items():
             seconds = _of_sums(timing, partial(add, x))
@@ -96,8 +98,8 @@ def _sums(results: Results, timing: Timing, model: models.Model) -> None:
 
 
 def _of_sums(timing: Timing, add: Callable[[], torch.Tensor], calls: int = 20) -> float:
-    """Seconds of one of `calls` sums in a graph, as decode steps have them. All ranks begin
-    together, because each waits for the others in the first one.
+    """Seconds per sum of `calls` sums in a graph, as in decode steps. All ranks start together,
+    because the first sum waits for all of them.
     """
 
     def work() -> torch.Tensor:
@@ -122,7 +124,7 @@ def _of_sums(timing: Timing, add: Callable[[], torch.Tensor], calls: int = 20) -
 
 
 def main() -> None:
-    """A rank other than the first: its number, all ranks, address, key, checkpoint."""
+    """Entry point of other ranks. Arguments: rank, number of ranks, address, key, checkpoint."""
     own, ranks, address, key, directory, *dry = sys.argv[1:]
     rank = Rank(int(own), int(ranks), address, key)
     results = Results(None, float("inf"))

@@ -1,7 +1,7 @@
-"""Shapes of published models, and checkpoints of them that take no room.
+"""Shapes of published models, and checkpoints of them that take no disk space.
 
-The checkpoint is a sparse file of zeros that the backend loads as any other. `weights.py` writes
-one of random numbers.
+The checkpoint is a sparse file of zeros, which the backend loads like any other. `weights.py`
+writes one with random numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Shape:
     heads: int
     kv_heads: int
     width: int
-    """Inner numbers of a feed-forward, or of an expert."""
+    """Inner width of a feed-forward, or of an expert."""
     experts: int = 0
     chosen: int = 0
     tied: bool = False
@@ -30,7 +30,7 @@ class Shape:
     d: int = 128
 
     def config(self, longest: int) -> dict[str, Any]:
-        """As Hugging Face writes it."""
+        """config.json in the format of Hugging Face."""
         made = {
             "architectures": ["Qwen3MoeForCausalLM" if self.experts else "Qwen3ForCausalLM"],
             "model_type": "qwen3_moe" if self.experts else "qwen3",
@@ -86,17 +86,17 @@ class Shape:
 
     @property
     def attention(self) -> int:
-        """Numbers of a layer's projections."""
+        """Elements of a layer's attention projections."""
         return 2 * (self.heads + self.kv_heads) * self.d * self.hidden
 
     @property
     def expert(self) -> int:
-        """Numbers of a feed-forward, or of an expert."""
+        """Elements of a feed-forward, or of an expert."""
         return 3 * self.hidden * self.width
 
     def step_bytes(self, rows: int) -> float:
-        """Bytes of weights that a step of so many rows reads at least, in bfloat16: head and
-        layers, of experts as many as random routing meets.
+        """Minimum bytes of weights that a step of `rows` rows reads, in bfloat16: the head and the
+        layers, with the expected number of experts under random routing.
         """
         met = 1.0
         if self.experts:
@@ -105,11 +105,11 @@ class Shape:
         return 2 * (self.layers * layer + self.vocabulary * self.hidden)
 
     def kv_bytes(self, tokens: int) -> int:
-        """Bytes of keys and values of so many tokens, in bfloat16."""
+        """Bytes of keys and values of `tokens` tokens, in bfloat16."""
         return 2 * 2 * self.layers * self.kv_heads * self.d * tokens
 
     def prompt_operations(self, prompt: int) -> int:
-        """Products of a prompt with all layers, and within its attention; the head is not in it."""
+        """Operations of a prompt: products of all layers and attention, without the head."""
         matrices = self.layers * (self.attention + self.expert * (self.chosen or 1))
         seen = prompt * (prompt + 1) // 2
         return 2 * matrices * prompt + 4 * self.layers * self.heads * self.d * seen
@@ -126,7 +126,7 @@ TINY_EXPERTS = Shape(2, 32, 4, 2, 64, 4, 2, vocabulary=256, d=32)
 
 
 def shape_of(name: str, dry: bool) -> Shape:
-    """The model's, or a tiny one with experts where it has some."""
+    """The model's shape; in a dry run, a tiny one, with experts if the model has some."""
     shape = SHAPES[name]
     if not dry:
         return shape
@@ -134,7 +134,9 @@ def shape_of(name: str, dry: bool) -> Shape:
 
 
 def write_checkpoint(directory: Path, shape: Shape, longest: int) -> None:
-    """A directory as it is published; all numbers are zero and take no room."""
+    """A checkpoint directory in the published layout. All numbers are zero and take no disk
+    space.
+    """
     (directory / "config.json").write_text(json.dumps(shape.config(longest)))
     header, size = header_of(shape.tensors())
     with (directory / "model.safetensors").open("wb") as file:
@@ -143,7 +145,9 @@ def write_checkpoint(directory: Path, shape: Shape, longest: int) -> None:
 
 
 def header_of(tensors: Iterable[tuple[str, tuple[int, ...]]]) -> tuple[bytes, int]:
-    """Header of a safetensors file of these tensors in bfloat16, and the bytes behind it."""
+    """Header of a safetensors file with these tensors in bfloat16, and the size of the data after
+    it.
+    """
     entries, at = {}, 0
     for name, size in tensors:
         end = at + 2 * math.prod(size)

@@ -1,16 +1,16 @@
-"""Sizes of the backend under both of its schedulers, the benchmark's and the product's."""
+"""Sizes of the backend, shared by the benchmark's and the product's scheduler."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 BLOCK = 64
-"""Tokens of a KV block."""
+"""Tokens per KV block."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bounds of a step and of a sequence, in tokens and sequences."""
+    """Limits of a step and of a sequence, in tokens and sequences."""
 
     dry: bool
     budget: int

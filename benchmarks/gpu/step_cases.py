@@ -1,4 +1,4 @@
-"""Calls of the kernels that begin and end a step: its rows, and the tokens that are drawn."""
+"""Calls of the kernels at the beginning and end of a step: finding rows, and sampling."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def draws(
     softcap: float = 0.0,
     spread: float = 2.0,
 ) -> Case:
-    """Rows of all `rules` (top-k, top-p, min-p), every seventh greedy, with some equal logits and
-    some that are minus infinity or not a number.
+    """Rows with all `rules` (top-k, top-p, min-p), every seventh greedy. Some logits are equal,
+    some are minus infinity or NaN.
     """
     logits = ((make.wide(rows, vocabulary) * 4 * spread).round() / 4).to(make.dtype)
     logits[:, 3::11] = -math.inf
@@ -44,7 +44,7 @@ def draws_of(
     *,
     softcap: float = 0.0,
 ) -> Case:
-    """Rows of logits with a rule and a temperature each."""
+    """Rows of logits, each with a rule and a temperature."""
     rows = len(logits)
 
     def column(values: Sequence[float]) -> Tensor:
@@ -64,15 +64,17 @@ def draws_of(
     last = torch.zeros(rows, dtype=torch.int32, device=make.device)
     at = (slots.int(), make.integers(0, 100000, rows))
     args = (logits, parameters, *at, softcap, states, -1, last)
-    # A GPU's exponential is rounded otherwise than torch's, so that a random number at the border
-    # of two tokens may draw either: about one row in a hundred, of 10,000 likely tokens.
+    # A GPU's exponential rounds differently from torch's, so a random number at the boundary of two
+    # tokens may select either: about one row in a hundred, with 10,000 likely tokens.
     may = 0.0 if make.device == "cpu" else 0.03
     pair = (sample_triton, sample_reference)
     return Case("sampling", *pair, args, written=(7,), bytes=logits.nbytes, may_differ=may)
 
 
 def rows(make: Maker, counts: Sequence[int], groups: int, size: int) -> Case:
-    """Sequences of so many rows, the first of them padding, some tokens being those drawn last."""
+    """Sequences with these row counts; the first one is padding. Some tokens are the last sampled
+    ones.
+    """
     sequences = [s for s, count in enumerate(counts) for _ in range(count)]
     starts = [37 * s for s in range(len(counts))]
     positions = [start + i for start, n in zip(starts, counts, strict=True) for i in range(n)]

@@ -1,4 +1,4 @@
-"""KV blocks between the GPU's memory and pinned memory, or files."""
+"""Transfers of KV blocks between GPU memory and pinned memory, or files."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from penstock.backends.torch.kv.staging import PinnedSlots
 from penstock.core.transfer import RAM, Transfer, TransferKind
 
 END_S = 10.0
-"""What copies get to end."""
+"""Time-out in seconds of copies."""
 REMEDY = "pip install 'penstock[gds]'"
 
 
 def measure(results: Results, timing: Timing) -> None:
-    """Blocks of Qwen3-8B: 9 MiB each."""
+    """All measurements with blocks of Qwen3-8B, 9 MiB each."""
     shape, blocks = (TINY, 8) if timing.dry else (SHAPES["Qwen3-8B"], 128)
     results.item("plain copies", lambda: _plain(results, timing, shape, blocks))
     results.item("RAM tier", lambda: _ram(results, timing, shape, blocks))
@@ -50,7 +50,7 @@ def _layout(shape: Shape, timing: Timing) -> Layout:
 
 
 def _rate(timing: Timing, size: int, work: Callable[[], object]) -> float:
-    """Bytes a second, the better of two."""
+    """Bytes per second, the better of two runs."""
     seconds = []
     for _ in range(2):
         timing.wait()
@@ -62,7 +62,7 @@ def _rate(timing: Timing, size: int, work: Callable[[], object]) -> float:
 
 
 def _plain(results: Results, timing: Timing, shape: Shape, blocks: int) -> None:
-    """What one large copy reaches: the ceiling of the others."""
+    """Rate of one large copy: the ceiling for the others."""
     size = blocks * _layout(shape, timing).block_bytes
     inside = torch.ones(size, dtype=torch.uint8, device=timing.device)
     outside = torch.ones(size, dtype=torch.uint8, pin_memory=not timing.dry)
@@ -72,7 +72,7 @@ def _plain(results: Results, timing: Timing, shape: Shape, blocks: int) -> None:
 
 
 def _ram(results: Results, timing: Timing, shape: Shape, blocks: int) -> None:
-    """The tier of `--kv-tier ram`: blocks stored, overwritten in the pool, and loaded."""
+    """The tier of `--kv-tier ram`: blocks are stored, overwritten in the pool, and loaded."""
     layout = _layout(shape, timing)
     pools = make_pools([layout], [blocks], torch.device(timing.device))
     own = pools[0].blocks.normal_()
@@ -101,13 +101,13 @@ def _ram(results: Results, timing: Timing, shape: Shape, blocks: int) -> None:
 
 
 class HostCopies:
-    """Copies within the host's memory, for dry runs."""
+    """Copies within host memory, for dry runs."""
 
     def pin(self, size: int) -> Tensor:
         return torch.zeros(size, dtype=torch.uint8)
 
     def unpin(self, memory: Tensor) -> None:
-        """Nothing is pinned."""
+        """No-op: memory is not pinned."""
 
     def to_host(self, pairs: Sequence[Pair]) -> Copied:
         return _CopiedNow(pairs)
@@ -127,7 +127,7 @@ class _CopiedNow:
 
 
 def _files(results: Results, timing: Timing, shape: Shape, blocks: int) -> None:
-    """A file through pinned memory, and by kvikio where it is installed."""
+    """A file through pinned memory, and by kvikio if installed."""
     size = blocks * _layout(shape, timing).block_bytes
     memory = torch.randint(0, 256, (size,), dtype=torch.uint8, device=timing.device)
     with tempfile.TemporaryDirectory() as temporary:
@@ -177,8 +177,8 @@ def _kvikio(
     except ImportError as error:
         results.row(ABSENT, item=title, reason=f"{error}: {REMEDY}")
     except RuntimeError as error:
-        # No driver of its own, or a file system without it. POSIX calls need CUDA's driver alone,
-        # and what torch raises is of the GPU.
+        # Missing GPUDirect driver, or a file system without support. POSIX calls need only CUDA's
+        # driver, so their errors are failures, and so are torch's GPU errors.
         of_gpu = isinstance(error, (torch.OutOfMemoryError, torch.AcceleratorError))
         if of_gpu or (mode == "ON" and not timing.dry):
             raise

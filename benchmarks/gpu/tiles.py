@@ -1,5 +1,5 @@
-"""Attention and experts with other sizes of tiles beside those that are served: which are best is
-for a GPU to say. Machine code says only how many tiles are read ahead and how many programs fit.
+"""Attention and experts with other tile sizes than the default ones. Only a GPU run can rank them:
+machine code shows only how many tiles are prefetched and how many programs fit.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ Named = tuple[str, Callable[[], Case]]
 
 
 def shapes(make: Maker, dry: bool) -> Iterator[Named]:
-    """Qwen3-8B, 30B-A3B, a rank of eight of DeepSeek-V3 and all its heads. A name begins with the
-    kernel's, or with the form of an expert's matrices.
+    """Qwen3-8B, 30B-A3B, and DeepSeek-V3 as one of eight ranks and with all heads. A name begins
+    with the kernel's, or with the form of the experts' matrices.
     """
     scoring = Scoring(128**-0.5)
     if dry:
@@ -115,7 +115,7 @@ def tries(make: Maker, dry: bool) -> Iterator[tuple[str, Sizes, Callable[[], Cas
 
 
 def call(name: str, sizes: Sizes, case: Case) -> Any:
-    """A call of the case with `sizes` in place of some of those that are served."""
+    """Call the case with `sizes` in place of some of the default ones."""
     module, function, _ = TRIED[name.split()[0]]
     served = getattr(module, function)
     with mock.patch.object(module, function, lambda *shape: {**served(*shape), **sizes}):
@@ -123,7 +123,7 @@ def call(name: str, sizes: Sizes, case: Case) -> Any:
 
 
 def seconds(timing: Timing, name: str, sizes: Sizes, case: Case) -> float | None:
-    """None where such a tile does not fit this GPU."""
+    """Seconds of a call; None if the tile does not fit this GPU."""
     try:
         return timing.of(lambda: call(name, sizes, case))
     except Exception as error:
@@ -133,7 +133,7 @@ def seconds(timing: Timing, name: str, sizes: Sizes, case: Case) -> float | None
 
 
 def compile_all(results: Results, timing: Timing, share: Share) -> None:
-    """Launch each once, so that it is compiled."""
+    """Launch each variant once, to compile it."""
     make = Maker(timing.dtype, timing.device)
     for name, sizes, build in share.of(tries(make, timing.dry)):
         results.item(

@@ -1,4 +1,4 @@
-"""Seconds of a call on the device."""
+"""Time of a call on the device."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 
 
 class Compiler:
-    """Seconds that Triton compiles what its cache on the disk does not have: the first start of a
-    model on a machine, and no later one. Those of several threads are added.
+    """Seconds that Triton spends on kernels that are not in its disk cache: only the first start of
+    a model on a machine has any. The times of several threads are added.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Compiler:
 
 
 class Timing:
-    """On a GPU, or on the CPU where the run is dry."""
+    """Timing on a GPU, or on the CPU in a dry run."""
 
     def __init__(self, dry: bool) -> None:
         self.dry = dry
@@ -36,8 +36,8 @@ class Timing:
 
     @property
     def cached(self) -> int:
-        """Bytes that the GPU may still have in its cache when a call begins again: twice the cache,
-        as part of what is read stays.
+        """Bytes that the GPU may still have in its cache when a call starts again: twice the cache
+        size, because part of the data stays.
         """
         if self.dry:
             return 0
@@ -48,7 +48,7 @@ class Timing:
             torch.cuda.synchronize()
 
     def of(self, call: Callable[[], object], calls: int = 10, repeats: int = 5) -> float:
-        """The least of `repeats` means over `calls` replays of a graph, so that a launch by Python
+        """The minimum of `repeats` means over `calls` graph replays, so that Python's launch time
         does not count.
         """
         call()

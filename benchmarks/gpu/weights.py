@@ -1,5 +1,5 @@
-"""A checkpoint of random numbers in the shape of a published model, as it is published: shards of 5
-GB, their index, a configuration and a tokenizer.
+"""A checkpoint of random numbers in the shape and layout of a published model: 5 GB shards, their
+index, a configuration and a tokenizer.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ import numpy as np
 from benchmarks.gpu.shapes import Shape, header_of
 
 SHARD = 5_000_000_000
-"""Bytes of a file at most, as transformers writes them."""
+"""Maximum bytes of a file, like transformers writes them."""
 NUMBERS = 1 << 25
-"""Numbers that are drawn. Tensors are pieces of them from different places on, again and again."""
+"""Count of random numbers. Tensors are cut from them at different offsets, and wrap around."""
 STRIDE = 7_368_787
-"""Numbers between the places at which two tensors begin: a prime."""
+"""Offset between the starts of two consecutive tensors, in elements: a prime."""
 SEED = 7
 PIECE = 32 << 20
-"""Bytes of a write."""
+"""Bytes per write."""
 Tensor = tuple[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
 class Write:
-    """Bytes of the drawn numbers, or ones, to a place of a file."""
+    """Write a range of the random numbers, or of ones, to a place in a file."""
 
     file: int
     at: int
@@ -40,12 +40,12 @@ class Write:
 
 
 def size_of(shape: Shape) -> int:
-    """Bytes of the tensors."""
+    """Bytes of all tensors."""
     return sum(2 * math.prod(size) for _, size in shape.tensors())
 
 
 def write_random(directory: Path, shape: Shape, longest: int, drawn: int) -> None:
-    """The checkpoint, by as many threads as the machine has processors."""
+    """Write the checkpoint, with one thread per CPU."""
     (directory / "config.json").write_text(json.dumps(shape.config(longest)))
     (directory / "tokenizer.json").write_text(json.dumps(_tokenizer(shape.vocabulary)))
     numbers, ones = _drawn(drawn), np.full(drawn, 0x3F80, np.uint16)
@@ -68,13 +68,13 @@ def write_random(directory: Path, shape: Shape, longest: int, drawn: int) -> Non
 
 
 def _tokenizer(vocabulary: int) -> dict[str, object]:
-    """A word for each token; prompts are token ids."""
+    """One word per token; prompts are token ids."""
     words = {f"w{token}": token for token in range(vocabulary)}
     return {"version": "1.0", "model": {"type": "WordLevel", "vocab": words, "unk_token": "w0"}}
 
 
 def _drawn(count: int) -> np.ndarray:
-    """Random numbers in bfloat16, as bits."""
+    """Random numbers as bfloat16 bits."""
     drawn = np.random.default_rng(SEED).standard_normal(count, np.float32) * np.float32(0.02)
     return (drawn.view(np.uint32) >> 16).astype(np.uint16)
 
@@ -106,7 +106,7 @@ def _writes(file: int, shard: list[Tensor]) -> Iterator[Write]:
 
 
 def _write(own: Write, numbers: np.ndarray, ones: np.ndarray) -> None:
-    """From the place on at which it starts, and from the beginning again."""
+    """Write the numbers from `own.start` on, wrapping around at the end."""
     bits, at, left = (ones if own.ones else numbers), own.at, own.size
     start = own.start % len(bits)
     while left:
