@@ -33,7 +33,7 @@ NOT_SERVED = "the product's server was not measured"
 SAME_SOURCES = "its Python files are this source tree's"
 STARTS, RUNS, LOG = "starts", "runs", "log of the start"
 COLD, WARM = "none", "all"
-"""Whether Triton's cache has the model's kernels at a start."""
+"""Kernels of the model in Triton's cache at a start."""
 HOST = "127.0.0.1"
 POLL_S = 0.005
 STOP_S = 5.0

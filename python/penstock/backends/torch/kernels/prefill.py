@@ -185,8 +185,8 @@ def earliest(position, end, WINDOW: tl.constexpr, CHUNK: tl.constexpr):
 
 @jit
 def masked(scores, token, position, WINDOW: tl.constexpr, CHUNK: tl.constexpr):
-    """Scores, with minus infinity for tokens that a row does not attend to. No stored row is behind
-    the last token.
+    """Scores, with minus infinity for tokens that a row does not attend to. The last row attends to
+    the last token, so tokens after it need no separate mask.
     """
     seen = token[None, :] <= position[:, None]
     if WINDOW > 0:

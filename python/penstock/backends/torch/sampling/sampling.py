@@ -52,7 +52,7 @@ class Draws:
     reads_output: bool = False
     """True if sampling needs the results of all previous steps on the host."""
     logprobs: int = -1
-    """Maximum alternatives over the rows; -1 if no row wants log-probabilities."""
+    """Maximum alternatives over the rows; -1 if no row needs log-probabilities."""
     constrained: bool = False
     """True if a row has a grammar. Known on all ranks, although only the sampling rank has the
     masks.

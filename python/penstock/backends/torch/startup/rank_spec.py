@@ -1,4 +1,4 @@
-"""What a rank computes: its shard of the model, the types, and the limits of a step."""
+"""Specification of a rank: its shard of the model, the types, and the limits of a step."""
 
 from __future__ import annotations
 

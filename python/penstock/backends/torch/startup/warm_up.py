@@ -139,8 +139,8 @@ def _draw(model: Model, slots: DeviceSlots, x: Tensor) -> None:
 
 
 def _rules(vocab: int) -> Rules:
-    """Rules of all kinds. The number of tokens is the most with which the rules of all rows are
-    still applied at once.
+    """Rules of all kinds, with the maximum number of tokens for which the rules of all rows are
+    still applied in one pass.
     """
     seen = range(min(vocab, ENTRIES // HEAD_ROWS - OTHERS))
     params = {
