@@ -35,10 +35,10 @@ def of_words(words, exponents, dtype: tl.constexpr):
     """Dequantise MXFP4 codes to numbers [outputs, inputs]: words [outputs, inputs / 8] in the
     layout of `pack_words`, and scale exponents [outputs, inputs / 32], at most LARGEST_EXPONENT.
 
-    The bits of a code, moved into place, are a float equal to the number times the least normal
-    float. This includes one half, which becomes subnormal. So one product with a power of two gives
-    the number. A thread that holds a word already holds the operands of its matrix product: two
-    neighbouring inputs per register, for four places at a distance of 8.
+    The bits of a code, moved into place, are a float that equals the number times the least normal
+    float; one half becomes subnormal. One product with a power of two therefore gives the number. A
+    thread that holds a word already holds the operands of its matrix product: two neighbouring
+    inputs per register, for four places at a distance of 8.
     """
     LEAST: tl.constexpr = 14 if dtype == tl.float16 else 126
     OUTPUTS: tl.constexpr = words.shape[0]

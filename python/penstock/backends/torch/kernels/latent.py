@@ -109,9 +109,10 @@ def latent_sizes(
     """Tile sizes of a program: query heads that share the latents it reads, and tokens. `room`:
     shared memory of a program. 32 tokens and 64 heads take 112 KiB.
 
-    Five stages as in `decode_sizes`: with 64 heads they take 184 KiB. With 16 heads, eight warps
-    would compute each score twice, so there are four. With more heads, `APART` avoids this. Not on
-    10.0, where accumulators are in tensor memory: `APART` would exceed it.
+    Five stages, as in `decode_sizes`, take 184 KiB with 64 heads. With 16 heads, eight warps would
+    compute each score twice, so four are used. With more heads, `APART` avoids the double
+    computation. It is off on 10.0, where accumulators are in tensor memory and `APART` would exceed
+    its size.
     """
     heads = min(power(hq, 16), 64 if size == 2 else 16)
     return {

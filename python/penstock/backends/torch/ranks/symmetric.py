@@ -4,9 +4,9 @@ Each rank copies its part into its own buffer. torch's one-shot all-reduce then 
 and adds them in rank order: a single signal exchange in place of a ring's steps, and bitwise the
 same result on all ranks. (`multimem`, where the switch adds, guarantees no order.)
 
-The ranks decide together at start-up, and otherwise stay with NCCL. The kernel waits for its peers
-without a time-out, so a group without symmetric memory on all ranks must not use it, and a check
-that hangs aborts the start.
+At start-up all ranks agree on symmetric memory, or all use NCCL. The kernel waits for its peers
+without a time-out, so it must not run unless every rank has symmetric memory. A check that hangs
+aborts the start.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from penstock.backends.torch.ranks.group import Group
 
 LARGEST = 256 << 10
-"""Maximum bytes of a sum. A rank reads the parts of all others, where a ring moves two parts in
-all. At this size each of eight ranks reads 1.8 MB, 4 us over NVLink at 450 GB/s. The size at which
-NCCL becomes faster has not been measured (benchmarks/gpu compares both).
+"""Maximum bytes of a sum. A rank reads the parts of all others, while a ring moves two parts in
+total. At this size each of eight ranks reads 1.8 MB, 4 us over NVLink at 450 GB/s. The size at
+which NCCL becomes faster has not been measured (benchmarks/gpu compares both).
 """
 MULTIPLE = 16
 """The kernel moves 16 bytes at a time. Shorter or unaligned tensors are left to NCCL."""
