@@ -13,7 +13,7 @@ from penstock.backends.torch.kernels.language import jit, multiprocessors, tl
 BLOCKS = (1024, 4096)
 """Words that a program reads at once."""
 PROGRAMS = (4, 16)
-"""Programs per multiprocessor. Eight run at once, with 32 to 256 KiB in flight."""
+"""Programs per multiprocessor, of which at most eight run at once: 32 to 256 KiB are in flight."""
 _CLOCK, _WIDTH = 36, 37
 """CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE in kHz, and ..._GLOBAL_MEMORY_BUS_WIDTH in bits."""
 
