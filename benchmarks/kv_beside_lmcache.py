@@ -5,8 +5,8 @@
 Install the peers with benchmarks/peers/install_vllm.sh and install_lmcache.sh; fio is a Debian
 package. Servers run one at a time, alternating. Each gets a long prompt (cold), the same three
 times again, three others, and the first once more. The engines' own prefix caches are off, so a
-fast answer must come from a tier. TTFT is that of a streamed completion of four tokens. Penstock's
-disk tier is also read with a cold page cache.
+fast answer must come from a tier. TTFT is measured on a streamed completion of four tokens.
+Penstock's disk tier is also read with a cold page cache.
 """
 
 from __future__ import annotations

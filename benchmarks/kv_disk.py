@@ -4,10 +4,10 @@
         [--repeats 3]
 
 Build the program with `cargo build --release -p penstock-kvstore --example disk_reads`; fio is a
-Debian package. Parts are those of SmolLM2-135M (1.97 MB). Cold means that the files were dropped
-from the page cache. Each repeat runs fio, then the program. The program's three rounds also read
-the same files without header and checksum, alternating with the tier's reads when the files are
-cached.
+Debian package. A part is as large as for SmolLM2-135M (1.97 MB). Before a cold read, the files are
+dropped from the page cache. Each repeat runs fio, then the program. The program's three rounds also
+read the same files without header and checksum, alternating with the tier's reads when the files
+are cached.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
 MODEL is a GGUF file or a directory of safetensors. `--device ring` is the host's part of a load to
 a GPU: torch's load through a ring of buffers, without copies from it. Each load is a separate
 process without a server; its CPU time is counted from before to after the load. With `--before`,
-loads of another source tree (a git worktree with the native module) alternate with those of this
-one. Before a load from disk, and before the disk is read alone, the script drops the files from
+loads alternate between this source tree and another one (a git worktree with the native module).
+Before a load from disk, and before the disk is read alone, the script drops the files from
 its page cache. If a hypervisor's host caches them, the disk appears faster than it is.
 Prints medians, with the fastest in brackets.
 """

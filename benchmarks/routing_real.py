@@ -4,9 +4,9 @@
     python benchmarks/routing_real.py [--repeats 2] [--replicas 3 2] [--peers ~/.cache/peers]
 
 Each tenant has a long system prompt; all of them together do not fit into the KV pool of one
-replica. Replicas are restarted for each run. All processes share the machine's CPUs, so absolute
-times are those of a small machine; only ratios are compared. If there are more replicas than CPUs,
-the work of one slows the others, which no policy accounts for.
+replica. Replicas are restarted for each run. All processes share the machine's CPUs, so only ratios
+can be compared, not absolute times. With more replicas than CPUs, replicas slow each other down; no
+routing policy models that.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Questions for AIConfigurator as JSON on stdin, its answers as JSON on stdout.
 
 Runs in AIConfigurator's environment, for `benchmarks/plan_beside_aiconfigurator.py`. A question is
-`{"ask": "estimate" | "recommend", ...}` with the arguments of the function of that name.
+`{"ask": "estimate" | "recommend", ...}` with the arguments of the function so named.
 """
 
 from __future__ import annotations

@@ -123,8 +123,8 @@ fn refused(error: serde_json::Error) -> PyErr {
     PyValueError::new_err(format!("KV mover options: {error}"))
 }
 
-/// Python's options, extended by the decoder's part of the model. `layout` is that of any pool;
-/// pools differ in layers only.
+/// Python's options, extended by the decoder's part of the model. Any pool gives `layout`,
+/// because pools differ in layers only.
 fn options(decoder: &NativeDecoder, layout: &KvLayout, text: &str) -> serde_json::Result<Options> {
     let mut options: Map<String, Value> = serde_json::from_str(text)?;
     let kv = &decoder.info().kv;

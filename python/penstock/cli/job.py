@@ -1,8 +1,8 @@
 """Runs one job of a request in its own process: the job on standard input, the result on standard
 output.
 
-Nothing else limits such a job: a template can double a string forty times, and a grammar has as
-many states as a number in it says. The limits end this process, and the job with it.
+Nothing else limits such a job: a template can double a string forty times, and a repetition count
+in a grammar sets its number of states. The limits end this process, and the job with it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`penstock serve MODEL --replicas N`: N servers of one model on this host, with a gateway in front
 of them.
 
-Each replica is `penstock serve` on a loopback port, with the given flags except those of the
-listener. It dies with this process, and is restarted if it ends by itself.
+Each replica is `penstock serve` on a loopback port, with the given flags except the
+listener's. It dies with this process, and is restarted if it ends by itself.
 """
 
 from __future__ import annotations

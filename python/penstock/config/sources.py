@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MODEL = "model"
 PREFIX = "PENSTOCK_"
 OTHER_VARIABLES = {f"{PREFIX}{name}" for name in ("CACHE", "CONFIG", "CLUSTER_TOKEN")}
-"""Variables that are read in addition to those of the flags."""
+"""Variables that are read in addition to one for each flag."""
 _KUBERNETES = re.compile(
     r"PENSTOCK_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)"
 )

@@ -182,7 +182,7 @@ _BY_KEY = {flag.key: flag for flag in FOREIGN}
 
 def ignored_value(key: str, value: object) -> str | None:
     """Warning for a keyword of vLLM's `LLM`; empty if the value matches the behaviour here, None if
-    the keyword is unknown. Errors are those of `Foreign.notice`.
+    the keyword is unknown. Raises the errors of `Foreign.notice`.
     """
     flag = _BY_KEY.get(key)
     if flag is None:

@@ -232,7 +232,7 @@ class KvCache:
         return sum(pool.forget(digest) for pool in self.pools) > 0
 
     def forget_all(self, salt_group: bytes = b"") -> int:
-        """Remove all digests, or those of one salt group; returns their number."""
+        """Remove all digests, or the digests of one salt group; returns their number."""
         return sum(pool.forget_all(salt_group) for pool in self.pools)
 
     # Reports --------------------------------------------------------------------------------------

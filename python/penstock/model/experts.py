@@ -32,7 +32,7 @@ GGUF_CORRECTION = "blk.{}.exp_probs_b.bias"
 
 
 def count(config: Fields) -> int:
-    """Number of routed experts, under the key of published files or that of transformers 5."""
+    """Number of routed experts, under the key of published files or the key of transformers 5."""
     key = "num_local_experts" if config.get("num_experts") is None else "num_experts"
     return config.integer(key, 1, MOST_EXPERTS)
 

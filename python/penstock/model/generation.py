@@ -64,7 +64,7 @@ def hf_defaults(directory: Path) -> GenerationDefaults:
 def sampling_defaults(
     own: GenerationDefaults, source: str = "auto", override: str | None = None
 ) -> GenerationDefaults:
-    """Effective defaults: the checkpoint's `own` ("auto"), none ("vllm"), or those of another
+    """Effective defaults: the checkpoint's `own` ("auto"), none ("vllm"), or the ones in another
     generation_config.json or its directory. Members of the JSON object `override` take precedence.
 
     ModelError names the file, or --override-generation-config, and the value.

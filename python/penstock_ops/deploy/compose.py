@@ -115,7 +115,7 @@ def _environment(settings: Settings) -> list[str]:
 
 
 def _devices(settings: Settings, replica: int) -> dict[str, object]:
-    """The replica's devices, after those of previous replicas, or else its memory limit."""
+    """The replica's devices, numbered after its predecessors', or else its memory limit."""
     if not settings.has_devices:
         return {"mem_limit": f"{memory(settings)}m"}
     if not str(settings.plan["target"]["resource"]).startswith("nvidia"):

@@ -41,7 +41,7 @@ SAFE_IN_UNITS = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
 
 
 def plain(word: Word) -> str:
-    """For programs that receive words as they are, without expansion."""
+    """For programs that receive words verbatim, without expansion."""
     return "".join(each if isinstance(each, str) else each.alone for each in _pieces(word))
 
 

@@ -23,7 +23,7 @@ class Group:
     (d-1)/d of the size inside a domain, and 2 (n-1)/n of 1/d of it between domains. NCCL pipelines
     both levels in chunks, so the slower level determines the time: the guide "Deploy Distributed
     LLM Inference with GPUDirect RDMA" measured 250 GB/s at 2 GiB on 2 x 8 H100; these shares at
-    full rates give 257. The logarithm is that of NCCL's tree between nodes (`src/graph/tuning.cc`).
+    full rates give 257. The logarithm comes from NCCL's tree between nodes (`src/graph/tuning.cc`).
     """
 
     ranks: int

@@ -209,7 +209,7 @@ def _planned(
 
 
 def load_of(parsed: argparse.Namespace, target: Target) -> Load:
-    """Settings with Penstock's defaults, which on GPUs are also those of other engines."""
+    """Settings with Penstock's defaults, which other engines share on GPUs."""
     usual = ON_CPUS if target.accelerator.is_cpu else ON_GPUS
     return Load(
         chunk=parsed.max_num_batched_tokens or usual.tokens,

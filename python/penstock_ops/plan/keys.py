@@ -71,7 +71,7 @@ NEUTRAL = re.compile(
     """,
     re.VERBOSE,
 )
-"""Keys that change no size, or only that of vectors, such as a gate of one number for each head."""
+"""Keys that change no size, or only vectors, such as a gate of one number for each head."""
 SHAPED = re.compile(
     r"(^|_)(kv|mlp|moe|ffn|feed|experts?|query|share|shared|wide|width|conv|mamba|ssm|state|block"
     r"|mixer|hybrid|sparse|compress\w*|lora|latent|window|layers?|dense|decoder|equal|eq|pattern"

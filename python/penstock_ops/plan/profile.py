@@ -118,7 +118,7 @@ def measure(subject: Subject, said: Callable[[str], None] = lambda _: None) -> P
 
 
 def measure_steps(subject: Subject, said: Callable[[str], None] = lambda _: None) -> Profile:
-    """Measure steps without a server. Errors as in `measure`, except those of the server."""
+    """Measure steps without a server. Errors as in `measure`, without server errors."""
     if subject.path is None or subject.refused:
         raise PenstockError(
             f"--measure needs weights that a backend here runs: {subject.refused or 'none found'}"

@@ -49,7 +49,7 @@ class Limits:
     chunk: int
     """Token budget of a step."""
     kv_tokens: int
-    """Capacity of its KV in tokens. A request takes those of its prompt and its answer."""
+    """Capacity of its KV in tokens. A request occupies its prompt and output tokens."""
     paced: bool = False
     """Whether prompt tokens beside decodes are paced, as in Penstock's scheduler."""
 

@@ -16,7 +16,7 @@ use crate::{DType, GgufHeader, TensorView, split};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
-/// Maximum size of a shard index; those of the largest published checkpoints are below 20 MB.
+/// Maximum size of a shard index. The largest published checkpoints stay below 20 MB.
 const LARGEST_INDEX: u64 = 256 << 20;
 /// Bytes per read in the search for a read error.
 const STEP: usize = 1 << 20;
@@ -241,8 +241,8 @@ impl MappedFile {
             return Err(not_a_checkpoint(path, "not a regular file"));
         }
         let file = File::open(path).map_err(io)?;
-        // SAFETY: the map is read-only and private to this process; the documented condition of
-        // `Checkpoint` is that the file is not truncated.
+        // SAFETY: the map is read-only and private to this process; callers of
+        // `Checkpoint` must not let the file be truncated while it is mapped.
         let map = unsafe { Mmap::map(&file) }.map_err(io)?;
         Ok(Self {
             path: path.to_owned(),

@@ -63,7 +63,7 @@ fn states_are_held_once_for_all_sequences_of_a_grammar() {
 
 #[test]
 fn an_output_that_meets_a_bound_of_the_lexer_ends_alone() {
-    // The grammar has so many states that only an irregular output exceeds the bound.
+    // Only an irregular output visits enough states of this grammar to exceed the bound.
     let (compiler, tokens) = compiler(7);
     let compiled = compiled(&compiler, "[ab]*a[ab]{17}");
     let mut other = compiled.matcher(vec![0]);

@@ -18,7 +18,7 @@ pub(crate) const FILE: &str = "tiktoken.model";
 const CONFIG: &str = "tokenizer_config.json";
 const CLASS: &str = "TikTokenTokenizer";
 const CODE: &str = "tokenization_kimi";
-/// Maximum size of a file, several times that of Kimi's.
+/// Maximum number of tokens in a file, well above the vocabulary of Kimi.
 const MOST_TOKENS: usize = 1 << 22;
 const LONGEST_TOKEN: usize = 512;
 /// Number of ids after the ranks reserved for special tokens, named in tokenizer_config.json or by

@@ -7,7 +7,7 @@ use crate::bytes::{ByteSymbols, TokenBytes, read_piece};
 use crate::caught::caught;
 use crate::words;
 
-/// Maximum number of token ids, several times that of any model. Each id takes memory, with or
+/// Maximum number of token ids, well above any published vocabulary. Each id takes memory, even
 /// without a text.
 const MAX_VOCABULARY: usize = 1 << 22;
 

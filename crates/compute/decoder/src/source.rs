@@ -33,7 +33,7 @@ pub(crate) struct TensorRows<'a> {
     first: usize,
     /// Columns of the stored matrix to read.
     columns: Range<usize>,
-    /// Lowest row read so far with a non-finite value; [`FINITE`] if there is none.
+    /// Lowest row with a non-finite value, of the rows read so far; [`FINITE`] if all are finite.
     not_finite: AtomicUsize,
 }
 

@@ -67,7 +67,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Parses the JSON description; the fields are those of `LoadRun` in `penstock._native`.
+    /// Parses a JSON object with the members of `Description`.
     pub fn from_json(json: &str) -> Result<Self, TargetError> {
         let given: Description = serde_json::from_str(json)?;
         if given.max_concurrency == Some(0) {

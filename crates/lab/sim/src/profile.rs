@@ -70,7 +70,7 @@ impl Profile {
     }
 
     /// Qwen3-8B in bf16 served by Penstock on one H100, where steps with prompts launch kernels one
-    /// by one. The tests compare it with measurements. The length limit is that of the extended
+    /// by one. The tests compare it with measurements. The length limit is the extended
     /// context.
     fn h100() -> Self {
         Self {

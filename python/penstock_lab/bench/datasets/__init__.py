@@ -1,7 +1,7 @@
 """Generated and sampled requests: random lengths, ShareGPT conversations, custom prompts.
 
 Each module has a function (options, maker, seed) -> requests that are due at once;
-`arrivals.at_times` sets their due times. Names, defaults and semantics are those of `vllm bench
+`arrivals.at_times` sets their due times. Names, defaults and semantics follow `vllm bench
 serve` 0.32.
 """
 

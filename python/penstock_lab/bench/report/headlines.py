@@ -173,7 +173,7 @@ def _heaviest(collection: Collection, workload: str) -> float | None:
 def _decide(standings: Sequence[Standing], measure: Measure, baseline: str) -> Decision | None:
     """The winner, and the server it is compared with: the baseline, or the best of those beaten.
 
-    None if the winner's runs overlap with those of the baseline, or of all others.
+    None if the winner's runs overlap with the baseline's, or with all others.
     """
     ranked = sorted(standings, key=lambda one: one.value.median, reverse=measure.higher)
     level = [one for one in ranked[1:] if same(ranked[0].value, one.value)]

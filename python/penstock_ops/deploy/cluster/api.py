@@ -46,7 +46,7 @@ class Api:
         return found if isinstance(found, dict) else {}
 
     def text(self, path: str, **query: str) -> str:
-        """The answer of a GET as it is."""
+        """The body of the response to a GET, as text."""
         return self._answer("GET", path, None, JSON, query).decode(errors="replace")
 
     def _answer(

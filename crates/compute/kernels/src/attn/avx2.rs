@@ -118,7 +118,7 @@ unsafe fn weigh_rows<const HALF: bool>(
         };
         let mut d0 = 0;
         while d0 < dim {
-            // SAFETY: the tile's rows are among those of `p`, its dims within `dim`.
+            // SAFETY: the tile covers rows of `p` only, and dimensions below `dim`.
             unsafe {
                 let items = p.f32.as_ptr().add(row * p.dim);
                 let out = out.add(row * dim + d0);

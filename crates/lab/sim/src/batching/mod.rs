@@ -318,8 +318,8 @@ impl Batcher {
 
     // Results.
 
-    /// Ends the step in flight. Returns its outputs, and those of requests that ended without a
-    /// step since the last call.
+    /// Ends the step in flight. Returns its outputs, and the outputs of requests that ended without
+    /// a step since the last call.
     pub(crate) fn apply(&mut self) -> Step {
         self.in_flight = false;
         let mut at = 0;

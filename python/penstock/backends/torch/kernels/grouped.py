@@ -157,7 +157,7 @@ def registers(x: Tensor, form: str, rows: int) -> dict[str, int]:
 
 @jit
 def _own_rows(ends, tile, first, last, BLOCK_E: tl.constexpr, BLOCK_M: tl.constexpr):
-    """Expert of a tile among those from `first` to below `last`, its first place, and the end of
+    """Expert of a tile, between `first` and `last` (exclusive), its first place, and the end of
     the expert's places. An expert beyond the last if there is no such tile.
     """
     e = tl.arange(0, BLOCK_E)

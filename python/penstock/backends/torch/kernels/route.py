@@ -348,7 +348,7 @@ def sort_by_expert_triton(indices: Tensor, experts: int) -> tuple[Tensor, Tensor
 
 @jit_with_varying("count")
 def _sort(indices, order, inverse, ends, count, experts, BLOCK: tl.constexpr):
-    """One program per expert: places its entries after those of all lower experts."""
+    """One program per expert: places its entries after all lower experts' entries."""
     expert, n = tl.program_id(0), tl.arange(0, BLOCK)
     first, own = 0, 0
     for at in range(0, count, BLOCK):
