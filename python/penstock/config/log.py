@@ -15,13 +15,15 @@ import time
 
 from penstock.config.sections import LogConfig
 
-LOG_LEVELS = ("error", "warning", "info")
+LOG_LEVELS = ("error", "warning", "info", "debug", "trace")
 LOG_FORMATS = ("text", "json")
 """Level and format names, as in `crates/server/http/src/log.rs`."""
 TEXT = "%(asctime)s %(levelname)s {source}: %(message)s"
 QUEUE = 1024
 FLUSH = 1.0
 """Seconds allowed at exit to write the last lines."""
+TRACE = 5
+"""The level below `logging.DEBUG`."""
 ERROR_FLUSH = 0.2
 """Seconds to wait until an error is written, because the process may be killed because of it."""
 STDERR = 2
@@ -40,6 +42,7 @@ def configure_log(
     """
     handler = _Queued(descriptor)
     handler.setFormatter(_Json(source) if settings.format == "json" else _Text(source))
+    logging.addLevelName(TRACE, "TRACE")
     logging.basicConfig(handlers=[handler], force=True)
     logging.getLogger("penstock").setLevel(settings.level.upper())
     return handler

@@ -156,7 +156,7 @@ def ranks_of_nodes(tp: int, pp: int, nnodes: int) -> list[range]:
 @dataclass(frozen=True, slots=True)
 class LogConfig:
     level: str = "info"
-    """`error`, `warning` or `info`."""
+    """A word of `LOG_LEVELS`."""
     format: str = "text"
     """`text` or `json`."""
 

@@ -9,8 +9,8 @@ use axum::body::Bytes;
 use axum::http::Request;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use penstock_http::{Level, log};
 use tokio::time::{Instant, sleep, timeout};
+use tracing::info;
 
 use crate::load::{Polled, Reported};
 use crate::polling::Poller;
@@ -35,7 +35,7 @@ impl Poller {
             if push.set_live(false) {
                 let base = &self.member.base;
                 let line = format!("{base} no longer pushes its load, which is polled: {reason}");
-                log(Level::Info, line);
+                info!("{line}");
                 push.scrape.notify_one();
                 self.member.doubt.notify_one();
             }
@@ -108,7 +108,7 @@ impl Poller {
             push.scrape.notify_one();
         }
         if !push.set_live(true) {
-            log(Level::Info, format!("{} pushes its load", self.member.base));
+            info!("{} pushes its load", self.member.base);
         }
         pushed
     }

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use penstock_http::{Level, log};
 use penstock_routing::Condition;
 use tokio::sync::Notify;
+use tracing::{info, warn};
 
 use crate::Settings;
 use crate::eligibility::Standing;
@@ -89,10 +89,7 @@ impl Member {
         if self.with(|record| saw(&mut record.process)) {
             self.restarts.fetch_add(1, Ordering::Relaxed);
             let base = &self.base;
-            log(
-                Level::Info,
-                format!("{base} has ended or restarted: its cached prefixes are forgotten"),
-            );
+            info!("{base} has ended or restarted: its cached prefixes are forgotten");
         }
     }
 
@@ -133,12 +130,12 @@ impl Member {
             (true, Condition::Ready | Condition::Warming(_)) => {}
             (false, Condition::Ready | Condition::Warming(_)) => {
                 self.back.notify_one();
-                log(Level::Info, format!("{base} takes requests"));
+                info!("{base} takes requests");
             }
-            (_, Condition::Draining) => log(Level::Info, format!("{base} drains")),
-            (_, Condition::Ejected) => log(Level::Warning, format!("{base} is ejected: {reason}")),
+            (_, Condition::Draining) => info!("{base} drains"),
+            (_, Condition::Ejected) => warn!("{base} is ejected: {reason}"),
             (_, Condition::Unhealthy) => {
-                log(Level::Warning, format!("{base} is unhealthy: {reason}"));
+                warn!("{base} is unhealthy: {reason}");
             }
         }
     }

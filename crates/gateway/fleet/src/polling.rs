@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use penstock_http::{Client, Level, log};
+use penstock_http::Client;
 use penstock_routing::ReplicaId;
 use serde::Deserialize;
 use tokio::time::sleep;
+use tracing::warn;
 
 use crate::checks::{Check, PATHS, verdict, verdict_of_none};
 use crate::fetch::get;
@@ -169,10 +170,7 @@ impl Poller {
 
     fn say_stale(&self, reason: &str) {
         let base = &self.member.base;
-        log(
-            Level::Warning,
-            format!("{base} has no metrics, so only requests from here count: {reason}"),
-        );
+        warn!("{base} has no metrics, so only requests from here count: {reason}");
     }
 
     /// `at` selects one of the default paths. Returns the path of the load stream, if any.
@@ -213,12 +211,9 @@ impl Poller {
             _ => "",
         };
         let base = &self.member.base;
-        log(
-            Level::Warning,
-            format!(
-                "{base} lists no models (/v1/models has status {status}), so it gets only \
+        warn!(
+            "{base} lists no models (/v1/models has status {status}), so it gets only \
                  requests for models that no other replica lists{remedy}"
-            ),
         );
     }
 

@@ -7,8 +7,9 @@ use hyper::body::Incoming;
 use penstock_api_http::Failure;
 use penstock_api_types::ApiError;
 use penstock_fleet::{Blame, Outcome};
-use penstock_http::{ClientError, Level, log};
+use penstock_http::ClientError;
 use penstock_routing::Unroutable;
+use tracing::{debug, warn};
 
 use crate::call::ProxiedRequest;
 use crate::gateway::Gateway;
@@ -113,6 +114,7 @@ pub(crate) async fn attempt(
 ) -> Result<Answer, AttemptError> {
     let request = call.head.to(&routed.url, body).map_err(AttemptError::new)?;
     let address = routed.decision.first().address.clone();
+    debug!(parent: &call.span, "attempt: {routed}");
     let sending = async {
         match call.is_repeatable {
             true => gateway.client.send(request).await,
@@ -191,7 +193,7 @@ pub(crate) fn outcome_of(status: StatusCode) -> Outcome {
 }
 
 fn note(call: &ProxiedRequest, address: &str, what: &str) {
-    log(Level::Warning, format!("{}: {address} {what}", call.id));
+    warn!("{}: {address} {what}", call.id);
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use penstock_api_types::{ApiError, RESUMABLE};
 use penstock_http::{BodyShare, Caller, Peer, request_id};
 use penstock_prefix::{text_chain, text_seed};
 use penstock_routing::Slo;
+use tracing::Span;
 
 use crate::charge::CostBasis;
 use crate::form::boundary;
@@ -60,6 +61,8 @@ pub(crate) struct ProxiedRequest {
     pub(crate) price: CostBasis,
     /// The request is idempotent: a second execution does no harm.
     pub(crate) is_repeatable: bool,
+    /// Names the request in lines below level info.
+    pub(crate) span: Span,
     /// This body's share of the memory budget, released once the body is sent.
     share: Option<BodyShare>,
 }
@@ -97,6 +100,7 @@ impl ProxiedRequest {
             caller,
             fields,
             body,
+            span: Span::current(),
             share: Some(share),
             head: Head {
                 method,

@@ -9,8 +9,9 @@ use axum::http::{HeaderMap, Response as HttpResponse, StatusCode};
 use hyper::body::Incoming;
 use penstock_api_types::RESUMABLE;
 use penstock_api_types::sse_reader::Event;
-use penstock_http::{BodyShare, Level, log};
+use penstock_http::BodyShare;
 use penstock_routing::ReplicaId;
+use tracing::info;
 
 use crate::attempt::{Answer, attempt};
 use crate::call::ProxiedRequest;
@@ -138,10 +139,7 @@ impl Failover {
         let after = self.began.elapsed();
         trip.gateway.metrics.failover(Some(after));
         let (id, ms) = (&trip.call.id, after.as_millis());
-        log(
-            Level::Info,
-            format!("{id}: {address} goes on with the answer after {ms} ms"),
-        );
+        info!("{id}: {address} goes on with the answer after {ms} ms");
     }
 }
 

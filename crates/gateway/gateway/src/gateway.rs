@@ -8,7 +8,8 @@ use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Request};
 use penstock_api_http::{Failure, Guard};
 use penstock_api_types::ApiError;
-use penstock_http::{BodyBudget, Caller, Client, HeldBody, Keys, Level, RandomIds, log, read_body};
+use penstock_http::{BodyBudget, Caller, Client, HeldBody, Keys, RandomIds, read_body};
+use tracing::warn;
 
 use crate::config::{Config, PoolConfig};
 use crate::error::StartError;
@@ -107,7 +108,7 @@ impl Gateway {
     pub(crate) fn warn(&self, warnings: &[String]) {
         let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
         for warning in warnings.iter().filter(|one| !warned.contains(one)) {
-            log(Level::Warning, warning.clone());
+            warn!("{warning}");
         }
         *warned = warnings.to_vec();
     }

@@ -17,7 +17,8 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use penstock_api_types::sse_reader::{Event, EventReader};
 use penstock_api_types::{ApiError, RESUMABLE, anthropic_error};
 use penstock_fleet::Outcome;
-use penstock_http::{Gathered, Level, log};
+use penstock_http::Gathered;
+use tracing::warn;
 
 use crate::attempt::Answer;
 use crate::charge::Charge;
@@ -157,8 +158,7 @@ impl ResponseBody {
         };
         let first = routed.decision.first();
         let (id, address) = (&self.trip.call.id, &first.address);
-        let text = format!("{id}: {address} broke off its answer: {why}");
-        log(Level::Warning, text);
+        warn!("{id}: {address} broke off its answer: {why}");
         let failover = self.failover.as_mut();
         let Some(resuming) = failover.and_then(|one| one.go_on(&self.trip, first.replica)) else {
             return false;

@@ -9,10 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use penstock_fleet::{FleetError, NextSource};
-use penstock_http::{Level, Reloaded, log};
+use penstock_http::Reloaded;
 use penstock_routing::Profile;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
+use tracing::{error, warn};
 
 use crate::config::{Config, PoolConfig};
 use crate::error::StartError;
@@ -61,10 +62,7 @@ impl Gateway {
             }
         }
         for name in self.fixed(&config) {
-            log(
-                Level::Warning,
-                format!("{name} has changed: that counts from the next start"),
-            );
+            warn!("{name} has changed: that counts from the next start");
         }
         let pools = next.into_iter().map(Next::apply).collect();
         self.warn(&config.warnings);
@@ -254,7 +252,7 @@ impl Reloader {
                 let reloaded = tokio::task::spawn_blocking(move || reloader.reload()).await;
                 if let Ok(Err(error)) = reloaded {
                     let stays = "what was known before stays in force";
-                    log(Level::Error, format!("error: {error}; {stays}"));
+                    error!("error: {error}; {stays}");
                 }
             }
         });

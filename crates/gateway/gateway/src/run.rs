@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use penstock_http::{Level, ServiceManager, Signals, log, run_process, wind_down};
+use penstock_http::{ServiceManager, Signals, run_process, wind_down};
+use tracing::{error, info, warn};
 
 use crate::config::Config;
 use crate::error::StartError;
@@ -43,11 +44,11 @@ async fn live(config: Config, reread: Option<Reread>) -> Result<i32, StartError>
         () = signals.next() => return Ok(0),
     };
     if !found {
-        log(Level::Warning, "no replica takes requests yet".to_owned());
+        warn!("no replica takes requests yet");
     }
-    log(Level::Info, format!("ready, listening on {}", serving.url));
+    info!("ready, listening on {}", serving.url);
     if let Some(url) = &serving.picker_url {
-        log(Level::Info, format!("endpoint picker, listening on {url}"));
+        info!("endpoint picker, listening on {url}");
     }
     manager.ready(&format!("listening on {}", serving.url));
     signals.next().await;
@@ -66,10 +67,7 @@ async fn with_kinds(config: Config, kinds: &Kinds, reread: &Reread) -> Config {
     match reread(&kinds.json()).and_then(|text| Config::from_json(&text)) {
         Ok(config) => config,
         Err(error) => {
-            log(
-                Level::Error,
-                format!("error: {error}; the kinds of the cluster do not count yet"),
-            );
+            error!("error: {error}; the kinds of the cluster do not count yet");
             config
         }
     }

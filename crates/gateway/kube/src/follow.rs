@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http_body_util::BodyExt;
-use penstock_http::{Level, log};
 use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until};
+use tracing::{info, warn};
 
 use crate::api::Api;
 use crate::api_error::ApiError;
@@ -85,10 +85,7 @@ impl<T: DeserializeOwned + Clone + PartialEq> Follower<T> {
             }
             if !trouble.is_usual() && !self.failing.swap(true, Ordering::Relaxed) {
                 let place = self.place();
-                log(
-                    Level::Warning,
-                    format!("{place}: {trouble}; what was known stays"),
-                );
+                warn!("{place}: {trouble}; what was known stays");
             }
             let mut pause = backoff.pause();
             if trouble.is_unknown_kind() {
@@ -105,7 +102,7 @@ impl<T: DeserializeOwned + Clone + PartialEq> Follower<T> {
     /// Records that the server accepted a watch.
     fn works(&self) {
         if self.failing.swap(false, Ordering::Relaxed) {
-            log(Level::Info, format!("{}: works again", self.place()));
+            info!("{}: works again", self.place());
         }
     }
 

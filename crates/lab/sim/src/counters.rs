@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use penstock_http::{Level, Page, log};
+use penstock_http::Page;
+use tracing::warn;
 
 /// Number of steps, and of timeline slips because the host was too slow for the model.
 #[derive(Debug, Default)]
@@ -36,10 +37,7 @@ impl Counters {
         self.slips.fetch_add(1, Relaxed);
         self.slipped_us.fetch_add(by.as_micros() as u64, Relaxed);
         if self.reported {
-            log(
-                Level::Warning,
-                format!("the host is {by:?} behind the model; the timeline was moved"),
-            );
+            warn!("the host is {by:?} behind the model; the timeline was moved");
         }
     }
 

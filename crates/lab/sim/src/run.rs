@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-use penstock_http::{Connections, Limits, Listener, Signals};
+use penstock_http::{Connections, Limits, Listener, LogSettings, Signals, configure_log};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::config::{Engine, HttpConfig, SimError, WireConfig, read};
@@ -20,6 +20,7 @@ use crate::timer::PreciseTimer;
 pub fn serve_http(config_json: &str) -> Result<i32, SimError> {
     let config: HttpConfig = read(config_json)?;
     config.check()?;
+    configure_log(LogSettings::default());
     let engine = config.engine.clone().open()?;
     let runtime = runtime(config.threads)?;
     let status = runtime.block_on(live(config, engine));
@@ -35,6 +36,7 @@ pub fn serve_http(config_json: &str) -> Result<i32, SimError> {
 /// protocol.
 pub fn serve_wire(socket: &str, config_json: &str) -> Result<i32, SimError> {
     let config: WireConfig = read(config_json)?;
+    configure_log(LogSettings::default());
     let engine = config.engine.open()?;
     let runtime = runtime(1)?;
     let status = runtime.block_on(live_on_wire(socket.as_ref(), engine));

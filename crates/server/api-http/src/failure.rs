@@ -3,7 +3,8 @@
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use penstock_api_types::ApiError;
-use penstock_http::{BodyError, Level, LogFields, log_with, one_line};
+use penstock_http::{BodyError, one_line};
+use tracing::warn;
 
 /// The error of a handler.
 #[derive(Debug)]
@@ -56,15 +57,13 @@ const MOST_LOGGED: usize = 200;
 /// Logs a rejected request; its parts are fields of a JSON log line.
 pub fn log_refusal(id: &str, method: &str, path: &str, error: &ApiError) {
     let (status, text) = (error.status, summary(error));
-    log_with(
-        Level::Warning,
-        format!("refused {id}: {method} {path} {status} {text}"),
-        LogFields::default()
-            .with("request_id", id)
-            .with("method", method)
-            .with("path", path)
-            .with("status", status)
-            .with("error", error.code.unwrap_or(error.kind)),
+    warn!(
+        request_id = id,
+        method,
+        path,
+        status,
+        error = error.code.unwrap_or(error.kind),
+        "refused {id}: {method} {path} {status} {text}"
     );
 }
 

@@ -11,9 +11,10 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use penstock_api_types::ApiError;
 use penstock_http::{
-    Bearer, Caller, Exchange, KeyPermit, Keys, Level, LogFields, RandomIds, RateLimited,
-    RequestCounts, has_key, is_below, log_with, request_id, with_request_id,
+    Bearer, Caller, Exchange, KeyPermit, Keys, RandomIds, RateLimited, RequestCounts, has_key,
+    is_below, request_id, with_request_id,
 };
+use tracing::{Instrument, debug_span, info};
 
 use crate::failure::{Failure, log_refusal};
 use crate::{anthropic, cors};
@@ -58,7 +59,9 @@ pub async fn guarded(
     with_request_id(&ids.ids, request, |request| async move {
         let id = request_id(&request);
         let path: String = request.uri().path().chars().take(MOST_LOGGED).collect();
-        let (response, permit) = checked(&guard, request, next).await;
+        let span = debug_span!("request", message = %id, request_id = id);
+        let checking = checked(&guard, request, next).instrument(span);
+        let (response, permit) = checking.await;
         observed(guard, exchange, response, id, path, permit)
     })
     .await
@@ -178,23 +181,19 @@ fn observed(
             let said = said.map_or(String::new(), |said| format!(", {said}"));
             let key = permit.as_ref().map(|permit| permit.caller.name.as_str());
             let by = key.map_or(String::new(), |name| format!(" by {name:?}"));
-            log_with(
-                Level::Info,
-                format!(
-                    "{id}: {peer} {method} {path}{by} {status}, {bytes} bytes, \
-                     {seconds:.3} s{left}{said}"
-                ),
-                LogFields::default()
-                    .with("request_id", id)
-                    .with("client", peer)
-                    .with("method", method)
-                    .with("path", path)
-                    .with("key", key)
-                    .with("status", status)
-                    .with("bytes", bytes)
-                    .with("seconds", seconds)
-                    .with("complete", end.complete)
-                    .with("decision", decision),
+            info!(
+                request_id = id,
+                client = peer,
+                method,
+                path,
+                key,
+                status,
+                bytes,
+                seconds,
+                complete = end.complete,
+                decision,
+                "{id}: {peer} {method} {path}{by} {status}, {bytes} bytes, \
+                 {seconds:.3} s{left}{said}"
             );
         }
         drop(permit);

@@ -46,9 +46,7 @@ pub use keys::{Bearer, Caller, Keys, has_key};
 pub use lifecycle::{run_process, wind_down};
 pub use limits::Limits;
 pub use listener::{Listener, Peer};
-pub use log::{
-    Level, LogFields, LogFormat, LogSettings, configure_log, flush_log, log, log_with, one_line,
-};
+pub use log::{LogFormat, LogLevel, LogSettings, configure_log, flush_log};
 pub use notify::ServiceManager;
 pub use page::{Page, escaped};
 pub use pipe::{PipeReader, PipeWriter, WriteError, pipe};
@@ -57,6 +55,6 @@ pub use rate::{KeyPermit, KeyUse, RateLimited, RateLimits};
 pub use reload::Reloaded;
 pub use request_id::{id_of, request_id, with_request_id};
 pub use requests::RequestCounts;
-pub use shown::{shortened, shown_url};
+pub use shown::{one_line, shortened, shown_url};
 pub use signals::Signals;
 pub use tls::{Tls, TlsFiles};

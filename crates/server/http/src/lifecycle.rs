@@ -4,8 +4,9 @@ use std::future::Future;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::{Builder, Runtime};
+use tracing::{error, info};
 
-use crate::{Level, LogSettings, Signals, configure_log, flush_log, log};
+use crate::{LogSettings, Signals, configure_log, flush_log};
 
 /// Time-out for flushing the log at exit.
 const LOG_PATIENCE: Duration = Duration::from_secs(1);
@@ -26,7 +27,7 @@ pub fn run_process<T>(
 ) -> std::io::Result<T> {
     configure_log(settings);
     // The standard hook writes to standard error, which may block.
-    std::panic::set_hook(Box::new(|panic| log(Level::Error, panic.to_string())));
+    std::panic::set_hook(Box::new(|panic| error!("{panic}")));
     let runtime: Runtime = Builder::new_multi_thread()
         .worker_threads(workers)
         .max_blocking_threads(blocking)
@@ -47,8 +48,7 @@ pub async fn wind_down(
     signals: &mut Signals,
     drain: impl AsyncFnOnce(std::pin::Pin<Box<dyn Future<Output = ()> + Send + '_>>),
 ) -> i32 {
-    let text = format!("draining: {open} requests open; a second signal ends them at once");
-    log(Level::Info, text);
+    info!("draining: {open} requests open; a second signal ends them at once");
     let mut cut = false;
     let hurry = async {
         let first = Instant::now();
@@ -58,6 +58,6 @@ pub async fn wind_down(
         cut = true;
     };
     drain(Box::pin(hurry)).await;
-    log(Level::Info, "stopped".to_owned());
+    info!("stopped");
     i32::from(cut)
 }

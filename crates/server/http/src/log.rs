@@ -1,28 +1,44 @@
-//! The process log: a bounded queue of lines, written to standard error by a thread.
+//! The process log: `tracing` events as lines of a bounded queue, written to standard error by a
+//! thread.
 //!
 //! Standard error may be a full pipe, or one without a reader. Callers never block or fail: a line
-//! that finds the queue full is dropped and counted, and the count is logged later.
+//! that finds the queue full is dropped and counted, and the count is logged later. (The worker of
+//! `tracing-appender` does not count lines that cannot be written, and has no bounded flush.)
 
+use std::fmt::{Debug, Write as _};
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use serde::Deserialize;
+use serde_json::Value;
+use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
+use tracing::{Event, Level, Metadata, Subscriber, span};
+use tracing_subscriber::Registry;
+use tracing_subscriber::fmt::format::Writer as TimeWriter;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
 
 /// Capacity of the queue, in lines.
 const QUEUE: usize = 1024;
 const FLUSH_TICK: Duration = Duration::from_millis(2);
+/// Length of a time with milliseconds, without its zone.
+const MILLISECONDS: usize = "2026-01-31T12:00:00.000".len();
 
-/// Severity of a line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Deserialize)]
+/// The least severe level that is logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Level {
+pub enum LogLevel {
     Error,
     Warning,
     #[default]
     Info,
+    Debug,
+    Trace,
 }
 
 /// Format of a line.
@@ -32,7 +48,7 @@ pub enum LogFormat {
     /// `2026-01-31T12:00:00.000Z INFO penstock: message`.
     #[default]
     Text,
-    /// An object with the members `time`, `level`, `source` and `message`, and the line's own
+    /// An object with the members `time`, `level`, `source` and `message`, and the event's own
     /// fields.
     Json,
 }
@@ -41,77 +57,175 @@ pub enum LogFormat {
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LogSettings {
-    /// Lines less severe than this are discarded.
-    pub level: Level,
+    pub level: LogLevel,
     pub format: LogFormat,
 }
 
-static LOG: OnceLock<Log> = OnceLock::new();
+static LOG: OnceLock<Arc<LineQueue>> = OnceLock::new();
 
-/// Configures the log. A no-op after the first call or the first line.
+/// Logs the process's events from now on. A no-op after the first call.
 pub fn configure_log(settings: LogSettings) {
-    LOG.get_or_init(|| Log::start(std::io::stderr(), settings));
-}
-
-/// Logs a line. Never blocks.
-pub fn log(level: Level, message: impl Into<String>) {
-    let default = || Log::start(std::io::stderr(), LogSettings::default());
-    LOG.get_or_init(default).line(level, message.into());
-}
-
-/// Logs a line with `members` as fields of its JSON form. Never blocks.
-pub fn log_with(level: Level, message: impl Into<String>, members: LogFields) {
-    let default = || Log::start(std::io::stderr(), LogSettings::default());
-    LOG.get_or_init(default)
-        .line_with(level, message.into(), members);
-}
-
-/// Escapes control characters, so that the text fits on one log line.
-pub fn one_line(text: &str) -> String {
-    let mut line = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') {
-            line.extend(c.escape_default());
-        } else {
-            line.push(c);
-        }
-    }
-    line
+    LOG.get_or_init(|| {
+        let (subscriber, queue) = start(std::io::stderr(), settings);
+        // fails only beside another subscriber, and this is the only place that sets one
+        let _ = tracing::subscriber::set_global_default(subscriber);
+        queue
+    });
 }
 
 /// Waits until all logged lines are written, for at most `patience`.
 pub fn flush_log(patience: Duration) {
-    if let Some(log) = LOG.get() {
-        log.flush(patience);
+    if let Some(queue) = LOG.get() {
+        queue.flush(patience);
     }
 }
 
-/// Structured fields of a line.
-#[derive(Debug, Clone, Default)]
-pub struct LogFields(Vec<(&'static str, serde_json::Value)>);
-
-impl LogFields {
-    /// Adds a field, unless its value is null.
-    #[must_use]
-    pub fn with(mut self, name: &'static str, value: impl Into<serde_json::Value>) -> Self {
-        let value = value.into();
-        if !value.is_null() {
-            self.0.push((name, value));
+impl From<LogLevel> for LevelFilter {
+    fn from(level: LogLevel) -> Self {
+        match level {
+            LogLevel::Error => Self::ERROR,
+            LogLevel::Warning => Self::WARN,
+            LogLevel::Info => Self::INFO,
+            LogLevel::Debug => Self::DEBUG,
+            LogLevel::Trace => Self::TRACE,
         }
-        self
     }
 }
 
-struct Line {
-    at: SystemTime,
-    level: Level,
-    message: String,
-    members: LogFields,
+/// A subscriber that writes events to `out` by a thread, and its queue.
+fn start(
+    out: impl Write + Send + 'static,
+    settings: LogSettings,
+) -> (impl Subscriber + Send + Sync, Arc<LineQueue>) {
+    let (lines, waiting) = sync_channel(QUEUE);
+    let queue = Arc::new(LineQueue {
+        lines,
+        counts: Arc::default(),
+    });
+    let format = settings.format;
+    let worker = Worker {
+        out,
+        format,
+        counts: queue.counts.clone(),
+    };
+    // Without a thread the queue fills and lines are dropped; the service continues.
+    let _ = std::thread::Builder::new()
+        .name("log".to_owned())
+        .spawn(move || worker.run(&waiting));
+    let layer = LineLayer {
+        format,
+        queue: queue.clone(),
+    };
+    let level = LevelFilter::from(settings.level);
+    (Registry::default().with(level).with(layer), queue)
 }
 
-struct Log {
-    settings: LogSettings,
-    lines: SyncSender<Line>,
+/// Turns events of Penstock's crates into lines.
+struct LineLayer {
+    format: LogFormat,
+    queue: Arc<LineQueue>,
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LineLayer {
+    fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
+        metadata.target().starts_with("penstock")
+    }
+
+    fn on_new_span(&self, of: &span::Attributes<'_>, id: &span::Id, context: Context<'_, S>) {
+        let mut fields = LineFields::default();
+        of.record(&mut fields);
+        if let Some(span) = context.span(id) {
+            span.extensions_mut().insert(fields);
+        }
+    }
+
+    fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
+        let (mut fields, level) = (LineFields::default(), event.metadata().level());
+        // Lines above name their request themselves.
+        if *level >= Level::DEBUG {
+            for span in context.event_scope(event).into_iter().flatten() {
+                if let Some(outer) = span.extensions().get::<LineFields>() {
+                    fields.take(outer);
+                }
+            }
+        }
+        event.record(&mut fields);
+        self.queue.push(fields.line(self.format, level));
+    }
+}
+
+/// The message of a line and its other fields, as members of a JSON object.
+#[derive(Default)]
+struct LineFields {
+    message: String,
+    members: String,
+}
+
+impl LineFields {
+    fn member(&mut self, field: &Field, value: impl Into<Value>) {
+        let _ = write!(self.members, ",\"{}\":{}", field.name(), value.into());
+    }
+
+    /// Adds the fields of an enclosing span. Its message precedes the event's.
+    fn take(&mut self, span: &Self) {
+        let _ = write!(self.message, "{}: ", span.message);
+        self.members.push_str(&span.members);
+    }
+
+    fn line(&self, format: LogFormat, level: &Level) -> String {
+        let mut time = String::with_capacity(32);
+        let _ = SystemTime.format_time(&mut TimeWriter::new(&mut time));
+        time.truncate(MILLISECONDS);
+        let word = match *level {
+            Level::WARN => "WARNING",
+            other => other.as_str(),
+        };
+        let (message, members) = (&self.message, &self.members);
+        match format {
+            LogFormat::Text => format!("{time}Z {word} penstock: {message}\n"),
+            LogFormat::Json => format!(
+                "{{\"time\":\"{time}Z\",\"level\":\"{}\",\"source\":\"penstock\",\
+                 \"message\":{}{members}}}\n",
+                word.to_ascii_lowercase(),
+                Value::from(message.as_str())
+            ),
+        }
+    }
+}
+
+impl Visit for LineFields {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        if field.name() == "message" {
+            let _ = write!(self.message, "{value:?}");
+        } else {
+            self.member(field, format!("{value:?}"));
+        }
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.member(field, value);
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.member(field, value);
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.member(field, value);
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.member(field, value);
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.member(field, value);
+    }
+}
+
+/// Lines on their way to the thread that writes them.
+struct LineQueue {
+    lines: SyncSender<String>,
     counts: Arc<QueueCounts>,
 }
 
@@ -125,41 +239,8 @@ struct QueueCounts {
     dropped: AtomicU64,
 }
 
-impl Log {
-    fn start(out: impl Write + Send + 'static, settings: LogSettings) -> Self {
-        let (lines, waiting) = sync_channel(QUEUE);
-        let counts = Arc::new(QueueCounts::default());
-        let writer = Writer {
-            out,
-            format: settings.format,
-            counts: counts.clone(),
-        };
-        // Without a thread the queue fills and lines are dropped; the service continues.
-        let _ = std::thread::Builder::new()
-            .name("log".to_owned())
-            .spawn(move || writer.run(&waiting));
-        Self {
-            settings,
-            lines,
-            counts,
-        }
-    }
-
-    fn line(&self, level: Level, message: String) {
-        self.line_with(level, message, LogFields::default());
-    }
-
-    fn line_with(&self, level: Level, message: String, members: LogFields) {
-        if level > self.settings.level {
-            return;
-        }
-        let at = SystemTime::now();
-        let line = Line {
-            at,
-            level,
-            message,
-            members,
-        };
+impl LineQueue {
+    fn push(&self, line: String) {
         self.counts.queued.fetch_add(1, Ordering::AcqRel);
         if self.lines.try_send(line).is_err() {
             self.counts.dropped.fetch_add(1, Ordering::AcqRel);
@@ -177,16 +258,16 @@ impl Log {
 }
 
 /// The writing end of the queue.
-struct Writer<W> {
+struct Worker<W> {
     out: W,
     format: LogFormat,
     counts: Arc<QueueCounts>,
 }
 
-impl<W: Write> Writer<W> {
-    fn run(mut self, waiting: &Receiver<Line>) {
+impl<W: Write> Worker<W> {
+    fn run(mut self, waiting: &Receiver<String>) {
         while let Ok(line) = waiting.recv() {
-            self.say_dropped(line.at);
+            self.report_dropped();
             if self.write(&line).is_err() {
                 self.counts.dropped.fetch_add(1, Ordering::AcqRel);
             }
@@ -194,78 +275,33 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    fn say_dropped(&mut self, at: SystemTime) {
+    fn report_dropped(&mut self) {
         let dropped = self.counts.dropped.load(Ordering::Acquire);
-        let said = Line {
-            at,
-            level: Level::Warning,
+        if dropped == 0 {
+            return;
+        }
+        let notice = LineFields {
             message: format!("{dropped} lines of the log could not be written"),
-            members: LogFields::default(),
+            ..LineFields::default()
         };
-        if dropped > 0 && self.write(&said).is_ok() {
+        if self.write(&notice.line(self.format, &Level::WARN)).is_ok() {
             self.counts.dropped.fetch_sub(dropped, Ordering::AcqRel);
         }
     }
 
-    fn write(&mut self, line: &Line) -> std::io::Result<()> {
-        let Line {
-            at,
-            level,
-            message,
-            members,
-        } = line;
-        let time = rfc3339(at.duration_since(UNIX_EPOCH).unwrap_or_default());
-        let word = match level {
-            Level::Error => "ERROR",
-            Level::Warning => "WARNING",
-            Level::Info => "INFO",
-        };
-        let line = match self.format {
-            LogFormat::Text => format!("{time} {word} penstock: {message}\n"),
-            LogFormat::Json => {
-                let message = serde_json::Value::from(message.as_str());
-                let members = members.0.iter();
-                let members: String = members
-                    .map(|(name, value)| format!(",\"{name}\":{value}"))
-                    .collect();
-                format!(
-                    "{{\"time\":\"{time}\",\"level\":\"{}\",\"source\":\"penstock\",\
-                     \"message\":{message}{members}}}\n",
-                    word.to_ascii_lowercase()
-                )
-            }
-        };
+    fn write(&mut self, line: &str) -> std::io::Result<()> {
         self.out.write_all(line.as_bytes())?;
         self.out.flush()
     }
-}
-
-/// Formats a time in UTC with milliseconds. The date follows Howard Hinnant's `civil_from_days`,
-/// whose years begin in March.
-fn rfc3339(since_1970: Duration) -> String {
-    let (days, second) = (since_1970.as_secs() / 86_400, since_1970.as_secs() % 86_400);
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let leaps = day_of_era / 1460 + day_of_era / 146_096 - day_of_era / 36_524;
-    let year_of_era = (day_of_era - leaps) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = (month_from_march + 2) % 12 + 1;
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    format!(
-        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{:03}Z",
-        second / 3600,
-        second / 60 % 60,
-        second % 60,
-        since_1970.subsec_millis()
-    )
 }
 
 #[cfg(test)]
 mod tests {
     use std::io;
     use std::sync::mpsc::{Receiver, SyncSender};
+
+    use tracing::subscriber::with_default;
+    use tracing::{debug, debug_span, error, info, trace, warn};
 
     use super::*;
 
@@ -292,33 +328,43 @@ mod tests {
         }
     }
 
-    fn gated(settings: LogSettings) -> (Log, SyncSender<bool>, Receiver<String>) {
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    /// Logs to a gate with these permissions; returns the written lines.
+    fn logged(
+        settings: LogSettings,
+        permitted: impl FnOnce(&SyncSender<bool>, &LineQueue),
+    ) -> Vec<String> {
         let (permit, permissions) = sync_channel(10_000);
         let (written, lines) = sync_channel(10_000);
         let gate = Gate {
             permissions,
             written,
         };
-        (Log::start(gate, settings), permit, lines)
+        let (subscriber, queue) = start(gate, settings);
+        with_default(subscriber, || permitted(&permit, &queue));
+        queue.flush(PATIENCE);
+        lines.try_iter().collect()
+    }
+
+    fn open(permit: &SyncSender<bool>, writes: usize) {
+        (0..writes).for_each(|_| permit.send(true).unwrap());
     }
 
     #[test]
     fn a_log_that_is_not_read_drops_lines_and_says_so_later() {
-        let (log, permit, lines) = gated(LogSettings::default());
-        for number in 0..3000 {
-            log.line(Level::Info, number.to_string());
-        }
-        for _ in 0..3000 {
-            permit.send(true).unwrap();
-        }
-        log.flush(Duration::from_secs(10));
-        log.line(Level::Info, "the last".to_owned());
-        log.flush(Duration::from_secs(10));
-        let all: Vec<String> = lines.try_iter().collect();
+        let all = logged(LogSettings::default(), |permit, queue| {
+            for number in 0..3000 {
+                info!("{number}");
+            }
+            open(permit, 3000);
+            queue.flush(PATIENCE);
+            info!("the last");
+        });
         assert!(all.iter().any(|line| line.ends_with(" INFO penstock: 0\n")));
         assert!(all.last().unwrap().ends_with(" penstock: the last\n"));
-        let said = all.iter().filter(|line| line.contains(" could not be "));
-        let counts = said.map(|line| {
+        let notices = all.iter().filter(|line| line.contains(" could not be "));
+        let counts = notices.map(|line| {
             let words = line.split("penstock: ").nth(1).unwrap();
             words.split(' ').next().unwrap().parse::<usize>().unwrap()
         });
@@ -330,85 +376,115 @@ mod tests {
 
     #[test]
     fn a_log_that_cannot_be_written_counts_too() {
-        let (log, permit, lines) = gated(LogSettings::default());
-        permit.send(false).unwrap();
-        log.line(Level::Error, "lost".to_owned());
-        log.flush(Duration::from_secs(10));
-        for _ in 0..2 {
-            permit.send(true).unwrap();
-        }
-        log.line(Level::Error, "found".to_owned());
-        log.flush(Duration::from_secs(10));
-        let all: Vec<String> = lines.try_iter().collect();
+        let all = logged(LogSettings::default(), |permit, queue| {
+            permit.send(false).unwrap();
+            error!("lost");
+            queue.flush(PATIENCE);
+            open(permit, 2);
+            error!("found");
+        });
         assert_eq!(all.len(), 2, "{all:?}");
         assert!(all[0].contains("WARNING penstock: 1 lines of the log"));
         assert!(all[1].ends_with(" ERROR penstock: found\n"));
     }
 
     #[test]
-    fn levels_and_json() {
-        let settings = LogSettings {
-            level: Level::Warning,
-            format: LogFormat::Json,
-        };
-        let (log, permit, lines) = gated(settings);
-        permit.send(true).unwrap();
-        log.line(Level::Info, "left out".to_owned());
-        log.line(Level::Warning, "a \"quote\"\n".to_owned());
-        log.flush(Duration::from_secs(10));
-        let line: serde_json::Value = serde_json::from_str(&lines.try_recv().unwrap()).unwrap();
-        assert_eq!(line["message"], "a \"quote\"\n");
-        assert_eq!(line["level"], "warning");
-        assert!(lines.try_recv().is_err());
-    }
-
-    #[test]
-    fn parts_of_a_line_are_members_of_its_json_and_no_part_of_its_text() {
-        for format in [LogFormat::Json, LogFormat::Text] {
-            let level = Level::Info;
-            let (log, permit, lines) = gated(LogSettings { level, format });
-            permit.send(true).unwrap();
-            let members = LogFields::default().with("status", 200);
-            let members = members.with("path", "/v1/\"x\"").with("key", None::<u8>);
-            log.line_with(Level::Info, "a line".to_owned(), members);
-            log.flush(Duration::from_secs(10));
-            let line = lines.try_recv().unwrap();
-            if format == LogFormat::Text {
-                assert!(line.ends_with(" INFO penstock: a line\n"));
-                continue;
+    fn each_level_has_the_lines_of_those_above_it() {
+        let words = ["ERROR", "WARNING", "INFO", "DEBUG", "TRACE"];
+        let json = ["error", "warning", "info", "debug", "trace"];
+        for (at, name) in json.into_iter().enumerate() {
+            let level = serde_json::from_value(name.into()).unwrap();
+            for format in [LogFormat::Text, LogFormat::Json] {
+                let all = logged(LogSettings { level, format }, |permit, _| {
+                    open(permit, 5);
+                    error!("x");
+                    warn!("x");
+                    info!("x");
+                    debug!("x");
+                    trace!("x");
+                    error!(target: "h2", "x");
+                });
+                let shown = all.iter().map(|line| match format {
+                    LogFormat::Text => line.split(' ').nth(1).unwrap().to_owned(),
+                    LogFormat::Json => {
+                        let line: Value = serde_json::from_str(line).unwrap();
+                        line["level"].as_str().unwrap().to_owned()
+                    }
+                });
+                let wanted = match format {
+                    LogFormat::Text => &words[..=at],
+                    LogFormat::Json => &json[..=at],
+                };
+                assert_eq!(shown.collect::<Vec<_>>(), wanted);
             }
-            let line: serde_json::Value = serde_json::from_str(&line).unwrap();
-            assert_eq!(line["status"], 200);
-            assert_eq!(line["path"], "/v1/\"x\"");
-            assert_eq!(line["message"], "a line");
-            assert!(line.get("key").is_none());
         }
     }
 
     #[test]
-    fn a_text_stays_as_it_is_but_for_control_characters() {
-        assert_eq!(
-            one_line("'Bearer \"KEY\"' é 日本"),
-            "'Bearer \"KEY\"' é 日本"
-        );
-        assert_eq!(
-            one_line("a\nb\u{1b}[0m\u{2028}"),
-            "a\\nb\\u{1b}[0m\\u{2028}"
-        );
+    fn lines_have_a_fixed_form() {
+        let (path, key, duration) = ("/v1/\"x\"", None::<&str>, 0.25);
+        for format in [LogFormat::Text, LogFormat::Json] {
+            let level = LogLevel::Info;
+            let all = logged(LogSettings { level, format }, |permit, _| {
+                open(permit, 1);
+                info!(
+                    path,
+                    status = 200u16,
+                    key,
+                    duration,
+                    complete = true,
+                    left = -1,
+                    "a \"line\""
+                );
+            });
+            let wanted = match format {
+                LogFormat::Text => "TIME INFO penstock: a \"line\"\n",
+                LogFormat::Json => concat!(
+                    r#"{"time":"TIME","level":"info","source":"penstock","#,
+                    r#""message":"a \"line\"","path":"/v1/\"x\"","status":200,"#,
+                    r#""duration":0.25,"complete":true,"left":-1}"#,
+                    "\n"
+                ),
+            };
+            let (before, after) = wanted.split_once("TIME").unwrap();
+            let line = all[0].strip_prefix(before).unwrap();
+            let time = line.strip_suffix(after).unwrap();
+            let shape: String = time
+                .chars()
+                .map(|c| if c.is_ascii_digit() { '0' } else { c })
+                .collect();
+            assert_eq!(shape, "0000-00-00T00:00:00.000Z");
+        }
     }
 
     #[test]
-    fn times_are_rfc_3339() {
-        // Of `date -u -d @SECONDS +%FT%TZ`.
-        for (seconds, text) in [
-            (0, "1970-01-01T00:00:00.007Z"),
-            (951_782_399, "2000-02-28T23:59:59.007Z"),
-            (951_782_400, "2000-02-29T00:00:00.007Z"),
-            (951_868_800, "2000-03-01T00:00:00.007Z"),
-            (1_798_761_599, "2026-12-31T23:59:59.007Z"),
-            (4_107_542_400, "2100-03-01T00:00:00.007Z"),
+    fn the_lines_of_a_request_name_it_below_info() {
+        for (format, wanted) in [
+            (
+                LogFormat::Text,
+                [" INFO penstock: x\n", " DEBUG penstock: id-1: x\n"],
+            ),
+            (
+                LogFormat::Json,
+                [
+                    r#""message":"x"}"#,
+                    r#""message":"id-1: x","request_id":"id-1"}"#,
+                ],
+            ),
         ] {
-            assert_eq!(rfc3339(Duration::from_millis(seconds * 1000 + 7)), text);
+            let level = LogLevel::Debug;
+            let all = logged(LogSettings { level, format }, |permit, _| {
+                open(permit, 2);
+                let request = debug_span!("request", message = %"id-1", request_id = "id-1");
+                request.in_scope(|| {
+                    info!("x");
+                    debug!("x");
+                });
+            });
+            for (line, end) in all.iter().zip(wanted) {
+                assert!(line.trim_end().ends_with(end.trim_end()), "{line}");
+            }
+            assert_eq!(all.len(), 2);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::{Duration, SystemTime};
 
-use crate::{Level, log};
+use tracing::{error, info};
 
 /// Polling interval.
 const TICK: Duration = Duration::from_secs(1);
@@ -80,12 +80,9 @@ fn watch<T>(
                     .value
                     .write()
                     .unwrap_or_else(PoisonError::into_inner) = value;
-                log(Level::Info, format!("read again: {}", names(files)));
+                info!("read again: {}", names(files));
             }
-            Err(error) => log(
-                Level::Error,
-                format!("error: {error}; what was read before stays in force"),
-            ),
+            Err(error) => error!("error: {error}; what was read before stays in force"),
         }
     }
 }

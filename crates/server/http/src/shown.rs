@@ -38,9 +38,34 @@ pub fn shortened(text: &str, most: usize) -> String {
     }
 }
 
+/// Escapes control characters, so that the text fits on one log line.
+pub fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') {
+            line.extend(c.escape_default());
+        } else {
+            line.push(c);
+        }
+    }
+    line
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_text_stays_as_it_is_but_for_control_characters() {
+        assert_eq!(
+            one_line("'Bearer \"KEY\"' é 日本"),
+            "'Bearer \"KEY\"' é 日本"
+        );
+        assert_eq!(
+            one_line("a\nb\u{1b}[0m\u{2028}"),
+            "a\\nb\\u{1b}[0m\\u{2028}"
+        );
+    }
 
     #[test]
     fn passwords_are_not_shown() {

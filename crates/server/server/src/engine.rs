@@ -5,6 +5,7 @@ use std::task::{Context, Poll};
 use penstock_api_types::ApiError;
 use penstock_engine_client::{Event, RequestStream, SubmitError};
 use penstock_wire::{Finish, Output, TokenRequest};
+use tracing::debug;
 
 use crate::app::App;
 
@@ -14,7 +15,12 @@ pub(crate) fn submit(
     request: TokenRequest,
     hold: impl Send + 'static,
 ) -> Result<RequestStream, ApiError> {
+    let (prompt, most) = (request.prompt.len(), request.max_tokens);
     let submitted = app.engine.submit_holding(request, hold);
+    let submitted = submitted.inspect(|stream| {
+        let id = stream.id();
+        debug!("engine request {id}: {prompt} prompt tokens, at most {most} of output");
+    });
     submitted.map_err(|error| match error {
         SubmitError::NotReady { .. } => app.engine_down(),
         SubmitError::Invalid(error) => {

@@ -4,11 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_http::{Level, log};
 use penstock_structured_output::{Compiled, GrammarError, is_small, trial_job, trial_verdict};
 use penstock_wire::Grammar;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
+use tracing::warn;
 
 use crate::app::App;
 use crate::grammar::Verdict;
@@ -137,8 +137,7 @@ fn tried(app: &App, process: &JobProcess, grammars: &[Grammar]) -> Verdict {
     match process.run(&job) {
         Ok(outcome) => trial_verdict(outcome.as_deref()),
         Err(error) => {
-            let line = format!("the process that tries a grammar cannot start: {error}");
-            log(Level::Warning, line);
+            warn!("the process that tries a grammar cannot start: {error}");
             Err(GrammarError::Busy)
         }
     }

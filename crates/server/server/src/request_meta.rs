@@ -7,6 +7,7 @@ use axum::body::Body;
 use axum::http::Request;
 use penstock_api_types::{Common, RESUMABLE};
 use penstock_http::Caller;
+use tracing::Span;
 
 /// Arrival time of a request, and the caller if its key has a name.
 #[derive(Clone)]
@@ -17,6 +18,8 @@ pub(crate) struct RequestMeta {
     /// Resume marks requested, for responses that can carry them.
     pub(crate) marked: bool,
     pub(crate) caller: Option<Arc<Caller>>,
+    /// Names the request in lines below level info.
+    pub(crate) span: Span,
 }
 
 impl RequestMeta {
@@ -26,6 +29,7 @@ impl RequestMeta {
             unix: unix_now(),
             marked: request.headers().contains_key(RESUMABLE),
             caller: request.extensions().get::<Arc<Caller>>().cloned(),
+            span: Span::current(),
         }
     }
 

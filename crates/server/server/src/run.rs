@@ -2,12 +2,13 @@
 
 use std::time::Instant;
 
-use penstock_http::{Level, ServiceManager, Signals, log, run_process, wind_down};
+use penstock_http::{ServiceManager, Signals, run_process, wind_down};
+use tracing::{error, info};
 
 use crate::config::Config;
 use crate::lanes::Lanes;
 use crate::server::{Server, StartError};
-use crate::startup::{info, limits};
+use crate::startup::limits;
 
 /// Serves until SIGTERM, SIGINT or SIGHUP, drains, and returns the exit code: 0 after a drain; 1 if
 /// the engine could not start or failed for good, or if a second signal cut the drain short.
@@ -29,7 +30,7 @@ async fn live(config: Config) -> Result<i32, StartError> {
     let outcome = tokio::select! {
         outcome = server.ready() => outcome,
         () = signals.next() => {
-            info("stopped while starting");
+            info!("stopped while starting");
             server.drain(std::future::ready(())).await;
             return Ok(0);
         }
@@ -37,17 +38,17 @@ async fn live(config: Config) -> Result<i32, StartError> {
     let ready = match outcome {
         Ok(ready) => ready,
         Err(error) => {
-            log(Level::Error, format!("error: {error}"));
+            error!("error: {error}");
             server.drain(std::future::ready(())).await;
             return Ok(1);
         }
     };
-    info(format!(
+    info!(
         "ready {:.2} s ({}), listening on {}",
         began.elapsed().as_secs_f64(),
         limits(&ready),
         server.url()
-    ));
+    );
     manager.ready(&format!("listening on {}", server.url()));
     let mut changes = tokio::spawn(server.log_engine_changes());
     let code = tokio::select! {
@@ -57,7 +58,7 @@ async fn live(config: Config) -> Result<i32, StartError> {
             wind_down(open, &mut signals, async |hurry| server.drain(hurry).await).await
         }
         Ok(state) = &mut changes => {
-            log(Level::Error, format!("error: {state}"));
+            error!("error: {state}");
             server.drain(std::future::ready(())).await;
             1
         }

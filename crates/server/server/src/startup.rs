@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use penstock_engine_client::{Engine, EngineState, Observer};
-use penstock_http::{Level, log};
 use penstock_tokenizer::{ChatTemplate, Elsewhere, TextError, TextModel};
 use penstock_wire::{Ready, Stage, StepStats};
+use tracing::{info, trace, warn};
 
 use crate::app::App;
 use crate::job_process::JobProcess;
@@ -33,11 +33,6 @@ pub enum StartupError {
     Engine(String),
 }
 
-/// Logs at level info.
-pub(crate) fn info(line: impl Into<String>) {
-    log(Level::Info, line);
-}
-
 /// Logs the stages of each engine start, and counts its steps.
 #[derive(Debug)]
 pub(crate) struct EngineLog {
@@ -52,11 +47,15 @@ impl EngineLog {
 
 impl Observer for EngineLog {
     fn stage(&self, stage: &Stage) {
-        info(stage_line(&stage.name, stage.seconds, &stage.detail));
+        info!("{}", stage_line(&stage.name, stage.seconds, &stage.detail));
     }
 
     fn step(&self, stats: &StepStats) {
         self.metrics.stepped(stats);
+        trace!(
+            "step {}: {} tokens in {:.1} ms, {} running, {} waiting",
+            stats.step, stats.batch_tokens, stats.step_ms, stats.running, stats.waiting
+        );
     }
 }
 
@@ -82,7 +81,7 @@ async fn read_text(app: &Arc<App>) -> Result<(), StartupError> {
                 "the chat template refuses {what} ({error}): such conversations are written in \
                  another form"
             );
-            log(Level::Warning, line);
+            warn!("{line}");
         }
         Ok::<_, StartupError>(text)
     });
@@ -93,11 +92,11 @@ async fn read_text(app: &Arc<App>) -> Result<(), StartupError> {
     if let Some(rows) = rows.filter(|&rows| tokens > rows) {
         return Err(StartupError::Vocabulary { tokens, rows });
     }
-    info(format!(
+    info!(
         "tokenizer read {:.2} s ({} tokens)",
         began.elapsed().as_secs_f64(),
         text.tokenizer.vocab_size()
-    ));
+    );
     app.set_text(Arc::new(text));
     Ok(())
 }
@@ -109,7 +108,7 @@ async fn follow_engine(engine: &Engine) -> Result<Arc<Ready>, StartupError> {
         match state {
             EngineState::Starting => {}
             EngineState::Ready(ready) => return Ok(ready),
-            EngineState::Down { .. } => log(Level::Warning, state.to_string()),
+            EngineState::Down { .. } => warn!("{state}"),
             EngineState::Failed { .. } | EngineState::Unsupervised | EngineState::Stopped => {
                 return Err(StartupError::Engine(state.to_string()));
             }
@@ -146,8 +145,8 @@ pub(crate) async fn log_changes(engine: Engine) -> EngineState {
         let state = states.borrow_and_update().clone();
         match state {
             EngineState::Starting => {}
-            EngineState::Ready(_) => info(state.to_string()),
-            EngineState::Down { .. } => log(Level::Warning, state.to_string()),
+            EngineState::Ready(_) => info!("{state}"),
+            EngineState::Down { .. } => warn!("{state}"),
             EngineState::Failed { .. } | EngineState::Unsupervised | EngineState::Stopped => {
                 return state;
             }

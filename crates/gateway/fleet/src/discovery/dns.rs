@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use penstock_http::{Level, log};
+use tracing::warn;
 
 use super::Found;
 use crate::backend::{Backend, Target, targets};
@@ -60,10 +60,7 @@ impl Dns {
             Err(error) => {
                 if !std::mem::replace(&mut self.failing, true) {
                     let name = &self.name;
-                    log(
-                        Level::Warning,
-                        format!("{name}: {error}; its backends stay"),
-                    );
+                    warn!("{name}: {error}; its backends stay");
                 }
                 return false;
             }

@@ -6,8 +6,9 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use penstock_http::{Level, log, shortened};
+use penstock_http::shortened;
 use serde::Deserialize;
+use tracing::warn;
 
 use super::Found;
 use crate::backend::{Backend, Target, targets};
@@ -82,10 +83,7 @@ impl File {
             Err(error) => {
                 if !std::mem::replace(&mut self.missing, true) {
                     let path = self.path.display();
-                    log(
-                        Level::Warning,
-                        format!("{path}: {error}; its backends stay"),
-                    );
+                    warn!("{path}: {error}; its backends stay");
                 }
                 return false;
             }
@@ -106,7 +104,7 @@ impl File {
                 changed
             }
             Err(error) => {
-                log(Level::Warning, format!("{error}; the former backends stay"));
+                warn!("{error}; the former backends stay");
                 false
             }
         }

@@ -7,7 +7,7 @@ use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use penstock_api_types::sse_reader::{Event, EventReader};
 use penstock_extproc::{AnswerHead, Change};
 use penstock_fleet::Outcome;
-use penstock_http::{Level, LogFields, log_with};
+use tracing::info;
 
 use crate::attempt::outcome_of;
 use crate::charge::Charge;
@@ -151,21 +151,17 @@ impl Answer {
             let permit = inside.permit.as_ref();
             let key = permit.map(|permit| permit.caller.name.as_str());
             let by = key.map_or(String::new(), |name| format!(" by {name:?}"));
-            log_with(
-                Level::Info,
-                format!(
-                    "{id}: envoy {method} {path}{by} {status}, {seconds:.3} s{left}, {decision}"
-                ),
-                LogFields::default()
-                    .with("request_id", id.as_str())
-                    .with("client", "envoy")
-                    .with("method", method.as_str())
-                    .with("path", path)
-                    .with("key", key)
-                    .with("status", status)
-                    .with("seconds", seconds)
-                    .with("complete", left.is_empty())
-                    .with("decision", decision),
+            info!(
+                request_id = id,
+                client = "envoy",
+                method,
+                path,
+                key,
+                status,
+                seconds,
+                complete = left.is_empty(),
+                decision,
+                "{id}: envoy {method} {path}{by} {status}, {seconds:.3} s{left}, {decision}"
             );
         }
     }

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use penstock_fleet::Fleet;
-use penstock_http::{Level, log};
 use penstock_kv_events::{Batch, Endpoint, Event, Following, Stored, Update, follow};
 use penstock_prefix::Run;
 use penstock_routing::{Replica, ReplicaId};
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
+use tracing::warn;
 
 use super::known::{Known, root};
 use crate::config::KvEvents;
@@ -189,7 +189,7 @@ impl Follower {
     }
 
     fn say(&self, what: &str) {
-        log(Level::Warning, format!("{}: {what}", self.address));
+        warn!("{}: {what}", self.address);
     }
 }
 

@@ -13,8 +13,9 @@ use hyper::body::Incoming;
 use penstock_api_types::RESUMABLE;
 use penstock_api_types::sse_reader::{Event, EventReader};
 use penstock_fleet::{InFlight, Outcome as Ended};
-use penstock_http::{ClientError, Level, log};
+use penstock_http::ClientError;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tracing::info;
 
 use crate::attempt::outcome_of;
 use crate::call::{Head, ProxiedRequest};
@@ -281,10 +282,7 @@ impl Copy {
         };
         if self.ticket.counts().may_log() {
             let (id, pool) = (&self.id, &self.target.name);
-            log(
-                Level::Info,
-                format!("{id}: its mirror in pool {pool} {text}"),
-            );
+            info!("{id}: its mirror in pool {pool} {text}");
         }
     }
 }

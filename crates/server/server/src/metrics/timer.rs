@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use penstock_wire::Output;
+use tracing::{debug, trace};
 
 use super::{Ending, Metrics};
 use crate::request_meta::RequestMeta;
@@ -61,6 +62,7 @@ impl RequestTimer {
             .generation_tokens
             .fetch_add(count.into(), Ordering::Relaxed);
         self.generated += count;
+        trace!(parent: &self.arrival.span, "{count} tokens");
         if let Some(caller) = &self.arrival.caller {
             caller.usage.spend(count);
         }
@@ -105,6 +107,13 @@ impl RequestTimer {
             return;
         }
         self.metrics.endings[ending as usize].fetch_add(1, Ordering::Relaxed);
+        debug!(
+            parent: &self.arrival.span,
+            "{ending:?} after {} tokens and {:.3} s, {:.3} s of them in the engine's queue",
+            self.generated,
+            self.arrival.at.elapsed().as_secs_f64(),
+            self.queued.as_secs_f64()
+        );
         if !matches!(ending, Ending::Stop | Ending::Length) {
             return;
         }

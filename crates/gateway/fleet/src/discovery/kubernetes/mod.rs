@@ -6,9 +6,9 @@ mod pod;
 
 use std::sync::Arc;
 
-use penstock_http::{Level, log};
 use penstock_kube::{Api, Objects, Timing, Watched, Watching};
 use tokio::sync::Notify;
+use tracing::warn;
 
 use self::inference_pool::InferencePool;
 use self::pod::Pod;
@@ -92,10 +92,7 @@ impl Follower {
         let missing = here.is_none() && lists.iter().all(Option::is_some);
         if missing && !std::mem::replace(&mut self.missing, true) {
             let namespace = &self.pods.namespace;
-            log(
-                Level::Warning,
-                format!("there is no InferencePool {name} in namespace {namespace}"),
-            );
+            warn!("there is no InferencePool {name} in namespace {namespace}");
         }
         if here.is_some() {
             self.missing = false;
