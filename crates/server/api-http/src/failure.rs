@@ -54,8 +54,8 @@ impl IntoResponse for Failure {
 /// Log limit for messages, which may quote client input.
 const MOST_LOGGED: usize = 200;
 
-/// Logs a rejected request; its parts are fields of a JSON log line.
-pub fn log_refusal(id: &str, method: &str, path: &str, error: &ApiError) {
+/// Logs a rejected request; its parts are fields of a JSON log line. `trace_id` is the client's.
+pub fn log_refusal(id: &str, trace_id: Option<&str>, method: &str, path: &str, error: &ApiError) {
     let (status, text) = (error.status, summary(error));
     warn!(
         request_id = id,
@@ -63,6 +63,7 @@ pub fn log_refusal(id: &str, method: &str, path: &str, error: &ApiError) {
         path,
         status,
         error = error.code.unwrap_or(error.kind),
+        trace_id,
         "refused {id}: {method} {path} {status} {text}"
     );
 }

@@ -11,8 +11,8 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use penstock_api_types::ApiError;
 use penstock_http::{
-    Bearer, Caller, Exchange, KeyPermit, Keys, RandomIds, RateLimited, RequestCounts, has_key,
-    is_below, request_id, with_request_id,
+    Bearer, Caller, Exchange, KeyPermit, Keys, RandomIds, RateLimited, RequestCounts, TraceContext,
+    has_key, is_below, request_id, with_request_id,
 };
 use tracing::{Instrument, debug_span, info};
 
@@ -43,6 +43,15 @@ pub struct Guard {
     pub ids: RandomIds,
 }
 
+/// What a request is called in the log.
+struct RequestNames {
+    id: String,
+    /// The client's, if it sent one.
+    trace_id: Option<String>,
+    /// The path, truncated.
+    path: String,
+}
+
 /// Text that the endpoint adds to the access log line; an extension of its response.
 #[derive(Debug, Clone)]
 pub struct AccessNote(pub String);
@@ -59,10 +68,12 @@ pub async fn guarded(
     with_request_id(&ids.ids, request, |request| async move {
         let id = request_id(&request);
         let path: String = request.uri().path().chars().take(MOST_LOGGED).collect();
+        let trace_id = TraceContext::of(request.headers()).map(|trace| trace.trace_hex());
         let span = debug_span!("request", message = %id, request_id = id);
         let checking = checked(&guard, request, next).instrument(span);
         let (response, permit) = checking.await;
-        observed(guard, exchange, response, id, path, permit)
+        let names = RequestNames { id, trace_id, path };
+        observed(guard, exchange, response, names, permit)
     })
     .await
 }
@@ -157,15 +168,15 @@ fn observed(
     guard: Arc<Guard>,
     exchange: Exchange,
     response: Response,
-    id: String,
-    path: String,
+    names: RequestNames,
     permit: Option<CallerPermit>,
 ) -> Response {
+    let RequestNames { id, trace_id, path } = names;
     let (method, peer) = (exchange.method, exchange.peer);
     // Probes repeat, so their failures are not logged.
     let refusal = response.extensions().get::<ApiError>();
     if let Some(error) = refusal.filter(|_| !OPEN.contains(&path.as_str())) {
-        log_refusal(&id, method, &path, error);
+        log_refusal(&id, trace_id.as_deref(), method, &path, error);
     }
     let ended = exchange.clone();
     let note = response.extensions().get::<AccessNote>().cloned();
@@ -192,6 +203,7 @@ fn observed(
                 seconds,
                 complete = end.complete,
                 decision,
+                trace_id,
                 "{id}: {peer} {method} {path}{by} {status}, {bytes} bytes, \
                  {seconds:.3} s{left}{said}"
             );

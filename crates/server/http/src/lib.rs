@@ -32,6 +32,7 @@ mod shown;
 mod signals;
 mod timed;
 mod tls;
+mod trace_context;
 mod unread;
 
 pub use below::is_below;
@@ -58,3 +59,4 @@ pub use requests::RequestCounts;
 pub use shown::{one_line, shortened, shown_url};
 pub use signals::Signals;
 pub use tls::{Tls, TlsFiles};
+pub use trace_context::TraceContext;

@@ -141,6 +141,7 @@ impl Answer {
         let (inside, pool) = (&self.inside, &self.destination.pool.name);
         if inside.gateway.config.access_log {
             let Name { id, method, .. } = &inside.name;
+            let trace_id = inside.name.trace_id.as_deref();
             let path = inside.name.logged_path();
             let (status, seconds) = (self.status, inside.arrived.elapsed().as_secs_f64());
             let left = match outcome {
@@ -161,6 +162,7 @@ impl Answer {
                 seconds,
                 complete = left.is_empty(),
                 decision,
+                trace_id,
                 "{id}: envoy {method} {path}{by} {status}, {seconds:.3} s{left}, {decision}"
             );
         }

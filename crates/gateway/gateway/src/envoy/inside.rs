@@ -9,7 +9,7 @@ use axum::response::IntoResponse;
 use penstock_api_http::{CallerPermit, Failure, is_anthropic, log_refusal};
 use penstock_api_types::{ApiError, anthropic_error};
 use penstock_extproc::{Head, Refusal};
-use penstock_http::{BodyError, id_of};
+use penstock_http::{BodyError, TraceContext, id_of};
 
 use crate::gateway::{Gateway, Place};
 use crate::paths::check_path;
@@ -52,6 +52,8 @@ impl Inside {
 #[derive(Debug, Clone)]
 pub(crate) struct Name {
     pub(crate) id: String,
+    /// The client's, if it sent one.
+    pub(crate) trace_id: Option<String>,
     pub(crate) method: String,
     /// The path without its query.
     pub(crate) path: String,
@@ -65,6 +67,7 @@ impl Name {
         let path = head.path.split('?').next().unwrap_or_default();
         Self {
             id: id_of(&head.headers, &gateway.guard.ids),
+            trace_id: TraceContext::of(&head.headers).map(|trace| trace.trace_hex()),
             method: head.method.clone(),
             path: path.to_owned(),
         }
@@ -76,7 +79,8 @@ impl Name {
 
     /// The error response to a rejected request, in the format of its API.
     pub(crate) fn refusal(&self, error: ApiError) -> Refusal {
-        log_refusal(&self.id, &self.method, &self.logged_path(), &error);
+        let (trace_id, path) = (self.trace_id.as_deref(), self.logged_path());
+        log_refusal(&self.id, trace_id, &self.method, &path, &error);
         let body = match is_anthropic(&self.path) {
             true => anthropic_error(&error, &self.id),
             false => error.to_json(),
