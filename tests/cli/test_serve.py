@@ -48,6 +48,7 @@ def test_the_front_door_is_told_everything_and_nothing_else() -> None:
         "api_keys": ["k"],
         "api_key_file": None,
         "access_log": False,
+        "otlp_traces_endpoint": None,
         "metrics_port": None,
         "notify_socket": None,
         "tls": None,

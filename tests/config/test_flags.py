@@ -68,6 +68,7 @@ OUT_OF_RANGE = {
     "--log-level": "loud",
     "--log-format": "xml",
     "--access-log": "perhaps",
+    "--otlp-traces-endpoint": "",
     "--uds": "",
     "--ssl-certfile": "",
     "--ssl-keyfile": "",

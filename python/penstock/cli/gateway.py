@@ -114,6 +114,9 @@ def _listener(group: argparse._ArgumentGroup) -> None:
         "--allowed-origins", action="append", metavar="ORIGIN", help="of pages that may use it"
     )
     group.add_argument("--access-log", action="store_true", help="one line for each request")
+    group.add_argument(
+        "--otlp-traces-endpoint", metavar="URL", help="collector of traces: http://HOST:4318"
+    )
     group.add_argument("--log-level", choices=LOG_LEVELS)
     group.add_argument("--log-format", choices=LOG_FORMATS)
     group.add_argument("--threads", type=int, metavar="N", help="(default: 1)")
@@ -287,6 +290,7 @@ def _flags(parsed: argparse.Namespace) -> dict[str, object]:
         "backend_api_key": parsed.backend_api_key or backend_api_key(),
         "allowed_origins": parsed.allowed_origins,
         "access_log": parsed.access_log or None,
+        "otlp_traces_endpoint": parsed.otlp_traces_endpoint,
         "explain": parsed.explain or None,
         "retries": parsed.retries,
         "resume_timeout_s": parsed.resume_timeout,

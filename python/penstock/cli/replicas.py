@@ -114,6 +114,7 @@ def gateway_settings(config: Config, urls: list[str], key: str) -> dict[str, obj
         "backend_api_key": key,
         "allowed_origins": list(server.allowed_origins),
         "access_log": server.access_log,
+        "otlp_traces_endpoint": server.otlp_traces_endpoint,
         "pools": [
             {
                 "name": server.served_model_names[0],

@@ -152,6 +152,7 @@ def front_door(
         "max_model_len": config.engine.model.max_model_len,
         "log": asdict(config.engine.log),
         "access_log": server.access_log,
+        "otlp_traces_endpoint": server.otlp_traces_endpoint,
         "notify_socket": notify_socket(),
         "version": __version__,
     }

@@ -481,12 +481,7 @@ FLAGS: tuple[Flag, ...] = (
         "largest body of a request; default: text of the model's length in its longest tokens, "
         "and 1 MiB (docs/limits.md)",
     ),
-    _server(
-        "--log-level",
-        Choice(LOG_LEVELS),
-        "info",
-        "lines of the log that are written: these and worse ones",
-    ),
+    _server("--log-level", Choice(LOG_LEVELS), "info", "lines of the log: this level and worse"),
     _server(
         "--log-format",
         Choice(LOG_FORMATS),
@@ -494,6 +489,7 @@ FLAGS: tuple[Flag, ...] = (
         "form of a line of the log; json: an object with time, level, source and message",
     ),
     _server("--access-log", Switch(), False, "log a line for every request that has ended"),
+    _server("--otlp-traces-endpoint", Text(), None, "collector of traces (docs/operating.md)"),
 )
 
 BY_KEY = {flag.key: flag for flag in FLAGS}

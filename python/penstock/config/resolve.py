@@ -213,6 +213,7 @@ def _server(values: Mapping[str, Any], served_name: str) -> ServerConfig:
         replicas=values["replicas"],
         api_key_file=values["api_key_file"],
         access_log=values["access_log"],
+        otlp_traces_endpoint=values["otlp_traces_endpoint"],
         allow_special_tokens=values["allow_special_tokens"],
         trust_request_chat_template=values["trust_request_chat_template"],
         tool_call_parser=values["tool_call_parser"],

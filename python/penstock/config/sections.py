@@ -185,6 +185,7 @@ class ServerConfig:
     replicas: int = 1
     api_key_file: str | None = None
     access_log: bool = False
+    otlp_traces_endpoint: str | None = None
     allow_special_tokens: bool = False
     """Whether text from clients may contain control tokens."""
     trust_request_chat_template: bool = False

@@ -172,8 +172,7 @@ FOREIGN: tuple[Foreign, ...] = (
     _switch("--disable-frontend-multiprocessing", "see --no-engine-process"),
     Foreign("--h11-max-incomplete-event-size", "see --max-request-bytes"),
     Foreign("--h11-max-header-count", "a request has at most 100 headers"),
-    Foreign("--otlp-traces-endpoint", "traces are not sent"),
-    Foreign("--collect-detailed-traces", "traces are not sent"),
+    Foreign("--collect-detailed-traces", "see --otlp-traces-endpoint"),
     Foreign("--show-hidden-metrics-for-version", "no metrics are hidden"),
 )
 BY_NAME = {flag.name: flag for flag in FOREIGN}

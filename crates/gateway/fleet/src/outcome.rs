@@ -17,3 +17,16 @@ pub enum Outcome {
     /// 429 or 503: alive but out of capacity.
     Refused,
 }
+
+impl Outcome {
+    /// The outcome as a label of metrics and traces.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Served => "served",
+            Self::ClientGone => "client_gone",
+            Self::ConnectFailed | Self::Failed => "failed",
+            Self::Refused => "refused",
+            Self::Unclear => "unclear",
+        }
+    }
+}

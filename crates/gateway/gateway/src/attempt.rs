@@ -1,5 +1,7 @@
 //! One attempt: the request is sent to one replica.
 
+use std::time::Instant;
+
 use axum::body::{Body, Bytes};
 use axum::http::{Response as HttpResponse, StatusCode};
 use axum::response::Response;
@@ -7,7 +9,7 @@ use hyper::body::Incoming;
 use penstock_api_http::Failure;
 use penstock_api_types::ApiError;
 use penstock_fleet::{Blame, Outcome};
-use penstock_http::ClientError;
+use penstock_http::{ClientError, SpanKind};
 use penstock_routing::Unroutable;
 use tracing::{debug, warn};
 
@@ -110,11 +112,19 @@ pub(crate) async fn attempt(
     call: &ProxiedRequest,
     body: &Bytes,
     pool: &Pool,
-    routed: Routed,
+    mut routed: Routed,
 ) -> Result<Answer, AttemptError> {
-    let request = call.head.to(&routed.url, body).map_err(AttemptError::new)?;
+    let mut request = call.head.to(&routed.url, body).map_err(AttemptError::new)?;
     let address = routed.decision.first().address.clone();
     debug!(parent: &call.span, "attempt: {routed}");
+    routed.span = call.trace.as_ref().map(|trace| {
+        let mut span = trace.child("attempt".to_owned(), SpanKind::Client, Instant::now());
+        span.set("server.address", &*address);
+        span.set("penstock.pool", &*pool.name);
+        span.set("penstock.decision", routed.to_string());
+        span.context().write(request.headers_mut());
+        span
+    });
     let sending = async {
         match call.is_repeatable {
             true => gateway.client.send(request).await,
@@ -138,6 +148,9 @@ pub(crate) async fn attempt(
         Ok(response) => {
             let status = response.status();
             let outcome = outcome_of(status);
+            if let Some(span) = &mut routed.span {
+                span.set("http.response.status_code", status.as_u16());
+            }
             if outcome == Outcome::Served {
                 return Ok(Answer { response, routed });
             }
@@ -169,6 +182,7 @@ pub(crate) async fn attempt(
         }
     };
     gateway.metrics.lost();
+    routed.mark(outcome);
     match outcome {
         Outcome::Unclear => Err(AttemptError {
             faults: vec![routed.in_flight.end_unclear()],

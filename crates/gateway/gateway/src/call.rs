@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 use memchr::memchr;
 use penstock_api_http::{Failure, is_anthropic};
 use penstock_api_types::{ApiError, RESUMABLE};
-use penstock_http::{BodyShare, Caller, Peer, request_id};
+use penstock_http::{BodyShare, Caller, Peer, SpanParent, request_id};
 use penstock_prefix::{text_chain, text_seed};
 use penstock_routing::Slo;
 use tracing::Span;
@@ -61,6 +61,8 @@ pub(crate) struct ProxiedRequest {
     pub(crate) price: CostBasis,
     /// The request is idempotent: a second execution does no harm.
     pub(crate) is_repeatable: bool,
+    /// The request's span, if its trace is exported.
+    pub(crate) trace: Option<SpanParent>,
     /// Names the request in lines below level info.
     pub(crate) span: Span,
     /// This body's share of the memory budget, released once the body is sent.
@@ -75,6 +77,7 @@ impl ProxiedRequest {
         let id = request_id(&request);
         let extensions = request.extensions();
         let caller = extensions.get::<Arc<Caller>>().cloned();
+        let trace = extensions.get::<SpanParent>().cloned();
         let peer: Option<SocketAddr> = extensions.get::<Peer>().and_then(|peer| peer.0);
         check_path(request.uri().path())?;
         let (method, path) = (request.method().clone(), path_of(request.uri()));
@@ -100,6 +103,7 @@ impl ProxiedRequest {
             caller,
             fields,
             body,
+            trace,
             span: Span::current(),
             share: Some(share),
             head: Head {

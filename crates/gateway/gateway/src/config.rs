@@ -81,6 +81,9 @@ pub struct Config {
     pub version: String,
     #[serde(default)]
     pub log: LogSettings,
+    /// Collector of traces, for OTLP over HTTP.
+    #[serde(default)]
+    pub otlp_traces_endpoint: Option<String>,
     #[serde(default)]
     pub notify_socket: Option<String>,
     #[serde(default = "one")]

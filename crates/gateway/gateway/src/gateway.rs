@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Request};
 use penstock_api_http::{Failure, Guard};
 use penstock_api_types::ApiError;
-use penstock_http::{BodyBudget, Caller, Client, HeldBody, Keys, RandomIds, read_body};
+use penstock_http::{BodyBudget, Caller, Client, HeldBody, Keys, RandomIds, Tracer, read_body};
 use tracing::warn;
 
 use crate::config::{Config, PoolConfig};
@@ -75,8 +75,11 @@ impl Gateway {
         let pools = config.pools.iter().map(start);
         let pools = pools.collect::<Result<Vec<_>, StartError>>()?;
         let metrics = Metrics::new();
+        let (endpoint, service) = (config.otlp_traces_endpoint.as_deref(), "penstock-gateway");
+        let tracer = endpoint.map(|endpoint| Tracer::start(endpoint, service, &config.version));
         let guard = Guard {
             keys,
+            tracer: tracer.transpose().map_err(StartError::Config)?,
             admin_key: None,
             allowed_origins: config.allowed_origins.clone(),
             access_log: config.access_log,
@@ -202,7 +205,12 @@ impl Gateway {
     pub(crate) fn metrics_page(&self) -> String {
         let pools = self.models.pools();
         let counts = (self.open_requests(), self.client.sent_again());
-        self.metrics.page(&self.config.version, &pools, counts)
+        self.metrics.page(
+            &self.config.version,
+            &pools,
+            counts,
+            self.guard.tracer.as_ref(),
+        )
     }
 
     /// Waits up to `patience` until the replicas of every pool have been checked once. Returns

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use penstock_fleet::{Outcome, View};
-use penstock_http::{Histogram, Page, RequestCounts, escaped, write_process};
+use penstock_http::{Histogram, Page, RequestCounts, Tracer, escaped, write_process};
 use penstock_routing::{Condition, Replica};
 
 use crate::exact::exact_page;
@@ -93,15 +93,8 @@ impl Metrics {
     }
 
     pub(crate) fn ended(&self, pool: &Arc<str>, outcome: Outcome) {
-        let word = match outcome {
-            Outcome::Served => "served",
-            Outcome::ClientGone => "client_gone",
-            Outcome::ConnectFailed | Outcome::Failed => "failed",
-            Outcome::Refused => "refused",
-            Outcome::Unclear => "unclear",
-        };
         let mut endings = self.endings.lock().unwrap_or_else(PoisonError::into_inner);
-        *endings.entry((pool.clone(), word)).or_default() += 1;
+        *endings.entry((pool.clone(), outcome.word())).or_default() += 1;
     }
 
     /// The metrics page; `open` is the number of requests in flight, `stale` the number of requests
@@ -111,6 +104,7 @@ impl Metrics {
         version: &str,
         pools: &[Arc<Pool>],
         (open, stale): (usize, u64),
+        tracer: Option<&Tracer>,
     ) -> String {
         let labels = format!("version=\"{}\"", escaped(version));
         let mut page = Page::new(&labels);
@@ -174,6 +168,9 @@ impl Metrics {
         let mirrors = mirrors.map(|pool| (pool.name.clone(), pool.mirror.clone()));
         mirror_page(&mut page, &mirrors.collect::<Vec<_>>());
         exact_page(&mut page, pools);
+        if let Some(tracer) = tracer {
+            tracer.render(&mut page);
+        }
         self.http.render(&mut page.out);
         write_process(&mut page.out);
         page.out

@@ -101,8 +101,9 @@ impl ResponseObserver {
 
     /// The replica failed to finish the response: its reservation ends, and a failover may follow.
     pub(crate) fn lost(&mut self, outcome: Outcome) {
-        if let Some(routed) = self.routed.take() {
+        if let Some(mut routed) = self.routed.take() {
             self.gateway.metrics.lost();
+            routed.mark(outcome);
             routed.in_flight.end(outcome);
         }
     }
@@ -180,7 +181,8 @@ impl ResponseObserver {
             _ => self.charge.end(outcome == Outcome::Served),
         }
         self.gateway.metrics.ended(&self.pool.name, outcome);
-        if let Some(routed) = self.routed.take() {
+        if let Some(mut routed) = self.routed.take() {
+            routed.mark(outcome);
             routed.in_flight.end(outcome);
         }
         true

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use penstock_fleet::{Fleet, InFlight, View};
-use penstock_http::Client;
+use penstock_fleet::{Fleet, InFlight, Outcome, View};
+use penstock_http::{Client, OpenSpan};
 use penstock_prefix::{PrefixIndex, TEXT_UNIT};
 use penstock_routing::{
     CacheState, Condition, Decision, Profile, ReplicaId, Request, Slo, Unknown, Unroutable, pick,
@@ -129,6 +129,17 @@ pub(crate) struct Routed {
     /// `http://host:port`
     pub(crate) url: Arc<str>,
     pub(crate) in_flight: InFlight,
+    /// Span of the attempt at the replica, if the trace is exported.
+    pub(crate) span: Option<OpenSpan>,
+}
+
+impl Routed {
+    /// Marks the attempt's span as failed, unless the client was served.
+    pub(crate) fn mark(&mut self, outcome: Outcome) {
+        if let Some(span) = self.span.as_mut().filter(|_| outcome != Outcome::Served) {
+            span.fail(outcome.word());
+        }
+    }
 }
 
 /// `10.0.0.1:8000 1.00 (cost 1.00 x 1) of 4, cached: pool 512 + ram 256`
@@ -225,6 +236,7 @@ impl Pool {
                 .begin(first.replica, uncached, look.prompt_tokens),
             held: look.held.get(first.place).copied().flatten(),
             decision,
+            span: None,
         })
     }
 

@@ -84,6 +84,9 @@ impl Serving {
             Some(picker) => drop(tokio::join!(closing, picker.close(left))),
             None => closing.await,
         }
+        if let Some(tracer) = &self.gateway.guard.tracer {
+            tracer.flush(left).await;
+        }
     }
 }
 

@@ -70,6 +70,7 @@ fn server_config(config: &HttpConfig, engine: &Engine) -> Config {
         api_key_file: None,
         access_log: false,
         notify_socket: None,
+        otlp_traces_endpoint: None,
         allowed_origins: Vec::new(),
         admin_api_key: None,
         allow_special_tokens: false,

@@ -11,8 +11,8 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use penstock_api_types::ApiError;
 use penstock_http::{
-    Bearer, Caller, Exchange, KeyPermit, Keys, RandomIds, RateLimited, RequestCounts, TraceContext,
-    has_key, is_below, request_id, with_request_id,
+    Bearer, Caller, Exchange, KeyPermit, Keys, OpenSpan, RandomIds, RateLimited, RequestCounts,
+    TraceContext, Tracer, has_key, is_below, request_id, with_request_id,
 };
 use tracing::{Instrument, debug_span, info};
 
@@ -41,12 +41,14 @@ pub struct Guard {
     /// Requests by handler, whatever their outcome.
     pub counts: Arc<RequestCounts>,
     pub ids: RandomIds,
+    /// `None`: no traces are exported.
+    pub tracer: Option<Tracer>,
 }
 
 /// What a request is called in the log.
 struct RequestNames {
     id: String,
-    /// The client's, if it sent one.
+    /// The client's, or that of an exported trace.
     trace_id: Option<String>,
     /// The path, truncated.
     path: String,
@@ -65,17 +67,45 @@ pub async fn guarded(
 ) -> Response {
     let exchange = Exchange::begin(&request);
     let ids = guard.clone();
-    with_request_id(&ids.ids, request, |request| async move {
+    with_request_id(&ids.ids, request, |mut request| async move {
         let id = request_id(&request);
         let path: String = request.uri().path().chars().take(MOST_LOGGED).collect();
-        let trace_id = TraceContext::of(request.headers()).map(|trace| trace.trace_hex());
+        let client = TraceContext::of(request.headers());
+        let trace = span_of(&guard, &exchange, &path, &id, client.as_ref());
+        if let Some(trace) = &trace {
+            request.extensions_mut().insert(trace.parent());
+        }
+        let context = trace.as_ref().map(OpenSpan::context).or(client.as_ref());
+        let trace_id = context.map(TraceContext::trace_hex);
         let span = debug_span!("request", message = %id, request_id = id);
         let checking = checked(&guard, request, next).instrument(span);
         let (response, permit) = checking.await;
         let names = RequestNames { id, trace_id, path };
-        observed(guard, exchange, response, names, permit)
+        observed(guard, exchange, response, names, (permit, trace))
     })
     .await
+}
+
+/// The span of a request, unless traces are not exported, or not this one.
+fn span_of(
+    guard: &Guard,
+    exchange: &Exchange,
+    path: &str,
+    id: &str,
+    client: Option<&TraceContext>,
+) -> Option<OpenSpan> {
+    let tracer = guard.tracer.as_ref().filter(|_| !OPEN.contains(&path))?;
+    let name = format!("{} {}", exchange.method, exchange.handler);
+    let mut span = tracer.request(name, client)?;
+    span.set("http.request.method", exchange.method);
+    span.set("http.route", exchange.handler.as_str());
+    span.set("url.path", path);
+    span.set(
+        "client.address",
+        exchange.peer.map(|peer| peer.ip().to_string()),
+    );
+    span.set("gen_ai.request.id", id);
+    Some(span)
 }
 
 /// Runs the checks and then the endpoint. Returns the response and a permit to hold until the
@@ -169,7 +199,7 @@ fn observed(
     exchange: Exchange,
     response: Response,
     names: RequestNames,
-    permit: Option<CallerPermit>,
+    (permit, mut trace): (Option<CallerPermit>, Option<OpenSpan>),
 ) -> Response {
     let RequestNames { id, trace_id, path } = names;
     let (method, peer) = (exchange.method, exchange.peer);
@@ -182,6 +212,14 @@ fn observed(
     let note = response.extensions().get::<AccessNote>().cloned();
     exchange.observe(response, move |end| {
         guard.counts.count(ended, &end);
+        if let Some(trace) = &mut trace {
+            trace.set("http.response.status_code", end.status);
+            match end.complete {
+                true if end.status < 500 => {}
+                true => trace.fail(end.status),
+                false => trace.fail("incomplete"),
+            }
+        }
         if guard.access_log {
             let (status, bytes) = (end.status, end.bytes);
             let peer = peer.map_or("unix".to_owned(), |peer| peer.to_string());

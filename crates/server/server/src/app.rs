@@ -9,7 +9,7 @@ use axum::http::Request;
 use penstock_api_http::{Failure, Guard};
 use penstock_api_types::ApiError;
 use penstock_engine_client::Engine;
-use penstock_http::{BodyBudget, HeldBody, Keys, RandomIds, read_body};
+use penstock_http::{BodyBudget, HeldBody, Keys, RandomIds, Tracer, read_body};
 use penstock_tokenizer::TextModel;
 use penstock_wire::Ready;
 
@@ -47,9 +47,15 @@ pub(crate) struct App {
 }
 
 impl App {
-    pub(crate) fn new(config: Config, keys: Keys, engine: Engine, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(
+        config: Config,
+        (keys, tracer): (Keys, Option<Tracer>),
+        engine: Engine,
+        metrics: Arc<Metrics>,
+    ) -> Self {
         let guard = Guard {
             keys,
+            tracer,
             admin_key: config.admin_api_key.clone(),
             allowed_origins: config.allowed_origins.clone(),
             access_log: config.access_log,
@@ -153,8 +159,13 @@ impl App {
         Identity {
             id: format!("{prefix}-{request_id}"),
             created,
-            model: asked.unwrap_or_else(|| self.config.served_model_names[0].clone()),
+            model: self.model_name(asked.as_deref()).to_owned(),
         }
+    }
+
+    /// The requested model's name, or else the first served one.
+    pub(crate) fn model_name<'a>(&'a self, asked: Option<&'a str>) -> &'a str {
+        asked.unwrap_or(&self.config.served_model_names[0])
     }
 
     /// Admits `count` engine requests.
@@ -236,6 +247,7 @@ impl App {
             ready: ready.map(Arc::as_ref),
             tiers: self.engine.tiers(),
             in_flight: self.in_flight(),
+            tracer: self.guard.tracer.as_ref(),
         })
     }
 

@@ -79,6 +79,9 @@ pub struct Config {
     /// Log one line per completed request.
     #[serde(default)]
     pub access_log: bool,
+    /// Collector of traces, for OTLP over HTTP.
+    #[serde(default)]
+    pub otlp_traces_endpoint: Option<String>,
     /// The socket of a service manager: `NOTIFY_SOCKET` of sd_notify(3).
     #[serde(default)]
     pub notify_socket: Option<String>,

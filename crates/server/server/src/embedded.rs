@@ -28,7 +28,7 @@ pub async fn router_over(
     let engine = Engine::over(stream, Arc::new(EngineLog::new(metrics.clone())));
     engine.wait_ready().await?;
     let keys = Keys::plain(config.api_keys.clone());
-    let app = App::new(config, keys, engine, metrics);
+    let app = App::new(config, (keys, None), engine, metrics);
     app.set_text(text);
     Ok(router(Arc::new(app)))
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use axum::body::Body;
 use axum::http::Request;
 use penstock_api_types::{Common, RESUMABLE};
-use penstock_http::Caller;
+use penstock_http::{Caller, SpanParent};
 use tracing::Span;
 
 /// Arrival time of a request, and the caller if its key has a name.
@@ -20,6 +20,8 @@ pub(crate) struct RequestMeta {
     pub(crate) caller: Option<Arc<Caller>>,
     /// Names the request in lines below level info.
     pub(crate) span: Span,
+    /// The request's span, if its trace is exported.
+    pub(crate) trace: Option<SpanParent>,
 }
 
 impl RequestMeta {
@@ -30,6 +32,7 @@ impl RequestMeta {
             marked: request.headers().contains_key(RESUMABLE),
             caller: request.extensions().get::<Arc<Caller>>().cloned(),
             span: Span::current(),
+            trace: request.extensions().get::<SpanParent>().cloned(),
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_engine_client::{Engine, EngineConfig, EngineError, EngineState, SocketPlace};
-use penstock_http::{Connections, Keys, Listener, Tls};
+use penstock_http::{Connections, Keys, Listener, Tls, Tracer};
 use penstock_wire::Ready;
 
 use crate::app::App;
@@ -57,6 +57,9 @@ impl Server {
     pub async fn start(config: Config) -> Result<Self, StartError> {
         let keys = Keys::start(config.api_keys.clone(), config.api_key_file.clone());
         let keys = keys.map_err(StartError::Config)?;
+        let endpoint = config.otlp_traces_endpoint.as_deref();
+        let tracer = endpoint.map(|endpoint| Tracer::start(endpoint, "penstock", &config.version));
+        let tracer = tracer.transpose().map_err(StartError::Config)?;
         let (listener, url) = listen(&config).await?;
         let scraped = match config.metrics_port {
             Some(port) => Some(listen_on(&config.host, port, None).await?),
@@ -66,7 +69,7 @@ impl Server {
         let witness = EngineLog::new(metrics.clone());
         let engine = Engine::start_observed(engine_config(&config), Arc::new(witness))?;
         let limits = config.limits.clone();
-        let app = Arc::new(App::new(config, keys, engine, metrics));
+        let app = Arc::new(App::new(config, (keys, tracer), engine, metrics));
         let scrapers = scraped.map(|(listener, _)| {
             Connections::accept(listener, metrics_router(app.clone()), limits.clone())
         });
@@ -135,6 +138,9 @@ impl Server {
         self.connections.close(connections).await;
         if let Some(scrapers) = self.scrapers {
             scrapers.close(Duration::ZERO).await;
+        }
+        if let Some(tracer) = &self.app.guard.tracer {
+            tracer.flush(connections).await;
         }
     }
 }

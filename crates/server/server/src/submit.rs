@@ -11,7 +11,7 @@ use crate::app::App;
 use crate::choice::{Choice, TextRules};
 use crate::choices::ChoiceStreams;
 use crate::marks::Marks;
-use crate::metrics::RequestTimer;
+use crate::metrics::{RequestTimer, span};
 use crate::reading::{Reader, Reading};
 use crate::request_meta::RequestMeta;
 use crate::{engine, lengths, resume, sampling, wanted_grammar};
@@ -140,12 +140,19 @@ fn start(
         min_tokens: request.min_tokens,
         discard_output: common.max_tokens == MaxTokens::Exactly(0),
     };
+    let operation = match reader {
+        Some(_) => "chat",
+        None => "text_completion",
+    };
+    let model = app.model_name(common.model.as_deref());
+    let span = span::open(&params.arrival, operation, model, common.n, &request);
     let events = engine::submit(app, request, slot)?;
     if let (Some(caller), false) = (&params.arrival.caller, shared) {
         caller.usage.spend(prompt_tokens);
     }
     let metrics = app.metrics.clone();
     let timer = RequestTimer::new(metrics, params.arrival.clone(), prompt_tokens, max_tokens);
+    let timer = timer.traced(span);
     Ok(Choice::new(
         events,
         detokenizer,

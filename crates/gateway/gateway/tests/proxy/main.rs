@@ -18,6 +18,7 @@ mod relay;
 mod reload;
 mod replica;
 mod stale;
+mod traces;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -3,6 +3,7 @@
 
 mod buckets;
 mod render;
+pub(crate) mod span;
 mod tiers;
 mod timer;
 

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use penstock_http::{Page, write_process};
+use penstock_http::{Page, Tracer, write_process};
 use penstock_wire::{Ready, StepStats};
 
 use super::{Metrics, tiers};
@@ -19,6 +19,8 @@ pub(crate) struct EngineView<'a> {
     pub(crate) tiers: Option<Arc<str>>,
     /// Requests in flight in the front door, whatever the engine's state.
     pub(crate) in_flight: usize,
+    /// `None`: no traces are exported.
+    pub(crate) tracer: Option<&'a Tracer>,
 }
 
 impl Metrics {
@@ -30,6 +32,9 @@ impl Metrics {
         self.sources(&mut page);
         tiers::render(&mut page, engine.tiers.as_deref());
         self.histograms(&mut page);
+        if let Some(tracer) = engine.tracer {
+            tracer.render(&mut page);
+        }
         self.http.render(&mut page.out);
         self.process(&mut page);
         page.out

@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use penstock_http::OpenSpan;
 use penstock_wire::Output;
 use tracing::{debug, trace};
 
+use super::span::{self, Phases};
 use super::{Ending, Metrics};
 use crate::request_meta::RequestMeta;
 
@@ -25,6 +27,8 @@ pub(crate) struct RequestTimer {
     /// 0 for a pooled request, which generates nothing.
     max_tokens: u32,
     ended: bool,
+    /// `None` unless its trace is exported.
+    span: Option<OpenSpan>,
 }
 
 impl RequestTimer {
@@ -47,7 +51,14 @@ impl RequestTimer {
             generated: 0,
             max_tokens,
             ended: false,
+            span: None,
         }
+    }
+
+    /// Ends `span` with the request.
+    pub(crate) fn traced(mut self, span: Option<OpenSpan>) -> Self {
+        self.span = span;
+        self
     }
 
     /// Records tokens from the engine. The first call also records queue time and cached tokens.
@@ -114,6 +125,16 @@ impl RequestTimer {
             self.arrival.at.elapsed().as_secs_f64(),
             self.queued.as_secs_f64()
         );
+        if let Some(span) = self.span.take() {
+            let phases = self.first_token.map(|first_token| Phases {
+                arrived: self.arrival.at,
+                submitted: self.submitted,
+                scheduled: self.submitted + self.queued,
+                first_token,
+                last_token: self.last_token,
+            });
+            span::end(span, ending, (self.prompt_tokens, self.generated), phases);
+        }
         if !matches!(ending, Ending::Stop | Ending::Length) {
             return;
         }

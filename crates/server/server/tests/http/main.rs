@@ -25,5 +25,6 @@ mod resume;
 mod shapes;
 mod streams;
 mod tools;
+mod traces;
 mod trials;
 mod unread;
