@@ -71,7 +71,14 @@ pub async fn guarded(
         let id = request_id(&request);
         let path: String = request.uri().path().chars().take(MOST_LOGGED).collect();
         let client = TraceContext::of(request.headers());
-        let trace = span_of(&guard, &exchange, &path, &id, client.as_ref());
+        let traced = may_cost(request.method(), request.uri().path());
+        let tracer = guard.tracer.as_ref().filter(|_| traced);
+        let trace = tracer.and_then(|tracer| {
+            let name = format!("{} {}", exchange.method, exchange.handler);
+            let mut span = tracer.request(name, client.as_ref())?;
+            describe(&mut span, &exchange, &path, &id);
+            Some(span)
+        });
         if let Some(trace) = &trace {
             request.extensions_mut().insert(trace.parent());
         }
@@ -86,26 +93,14 @@ pub async fn guarded(
     .await
 }
 
-/// The span of a request, unless traces are not exported, or not this one.
-fn span_of(
-    guard: &Guard,
-    exchange: &Exchange,
-    path: &str,
-    id: &str,
-    client: Option<&TraceContext>,
-) -> Option<OpenSpan> {
-    let tracer = guard.tracer.as_ref().filter(|_| !OPEN.contains(&path))?;
-    let name = format!("{} {}", exchange.method, exchange.handler);
-    let mut span = tracer.request(name, client)?;
+/// Sets the attributes that are known when a request arrives.
+fn describe(span: &mut OpenSpan, exchange: &Exchange, path: &str, id: &str) {
+    let client = exchange.peer.map(|peer| peer.ip().to_string());
     span.set("http.request.method", exchange.method);
     span.set("http.route", exchange.handler.as_str());
     span.set("url.path", path);
-    span.set(
-        "client.address",
-        exchange.peer.map(|peer| peer.ip().to_string()),
-    );
+    span.set("client.address", client);
     span.set("gen_ai.request.id", id);
-    Some(span)
 }
 
 /// Runs the checks and then the endpoint. Returns the response and a permit to hold until the
