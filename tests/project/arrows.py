@@ -196,9 +196,4 @@ CIRCLES = {
         "penstock.backends.torch.ranks.group",
         "penstock.backends.torch.ranks.symmetric",
     ),
-    (
-        "penstock.backends.torch.step.captures",
-        "penstock.backends.torch.step.flash",
-        "penstock.backends.torch.step.graphs",
-    ),
 }

@@ -41,6 +41,7 @@ from penstock.backends.torch.startup.rank_spec import rank_spec
 from penstock.backends.torch.startup.warm_up import warm_up
 from penstock.backends.torch.step.device import Device
 from penstock.backends.torch.step.flash import FlashInfer, check_flash, kinds_of, planned
+from penstock.backends.torch.step.graphs import BUCKETS
 from penstock.backends.torch.step.outputs import Outputs
 from penstock.backends.torch.step.step import Pause, Step
 from penstock.backends.torch.step.step_graphs import StepGraphs
@@ -150,8 +151,9 @@ class TorchBackend:
         """Memory of a GPU, measured by a warm-up with KV pools of one block."""
         began = time.perf_counter()
         self._place([1] * len(self._spec.layouts))
-        flash = 0 if self._flash is None else self._flash.graph_bytes(self._spec.table_width)
-        captures = self._graphs.captures
+        captures, flash = self._graphs.captures, 0
+        if self._flash is not None:
+            flash = self._flash.graph_bytes(BUCKETS, self._spec.table_width)
         try:
             found = measure(self._device, self._warm_up, captures, flash)
         except torch.OutOfMemoryError as error:

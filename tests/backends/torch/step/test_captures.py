@@ -272,7 +272,7 @@ def test_graphs_of_flashinfer_are_captured_before_the_start_is_over(
     """Its kernels are not compiled ahead: a pause would wait for the compiler."""
     loaded = gpu(True)
     assert loaded.facts.pauses > 0
-    monkeypatch.setattr(loaded, "_flash", SimpleNamespace(graph_bytes=lambda _: 0))
+    monkeypatch.setattr(loaded, "_flash", SimpleNamespace(graph_bytes=lambda *_: 0))
     monkeypatch.setattr(loaded, "_place", lambda _: None)
     found = SimpleNamespace(largest=[], describe=lambda _: "", free=1)
     monkeypatch.setattr(backend_module, "measure", lambda *_: found)

@@ -19,6 +19,7 @@ from penstock.backends.torch.backend import TorchBackend
 from penstock.backends.torch.kernels import Scoring
 from penstock.backends.torch.step import flash
 from penstock.backends.torch.step.device import Cpu, Device
+from penstock.backends.torch.step.graphs import BUCKETS
 from penstock.core import PenstockError
 from penstock.core.plan import LAST_SAMPLED
 from penstock.engine.startup import read_model
@@ -163,12 +164,12 @@ def test_memory_counts_what_each_wrapper_of_a_graph_takes(fake: None) -> None:
         assert loaded._flash is not None
         columns = sum(
             each.nbytes
-            for rows in flash.BUCKETS
+            for rows in BUCKETS
             for each in flash._staying(rows, torch.zeros(rows, 10)).values()
             if isinstance(each, torch.Tensor)
         )
-        wanted = 2 * (flash.INTEGERS * len(flash.BUCKETS) + columns)
-        assert loaded._flash.graph_bytes(10) == wanted
+        wanted = 2 * (flash.INTEGERS * len(BUCKETS) + columns)
+        assert loaded._flash.graph_bytes(BUCKETS, 10) == wanted
 
 
 def refused(family: str, **settings: object) -> str:

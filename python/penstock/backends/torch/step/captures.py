@@ -16,15 +16,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from penstock.backends.torch.layers.model import Model
-
-if TYPE_CHECKING:
-    from penstock.backends.torch.step.flash import Planned
 
 Key = tuple[int, bool]
 """Number of rows of a graph, and whether it samples tokens."""
@@ -48,8 +45,6 @@ class Graph:
     """Turns all rows of `work` into padding. A capture also runs the work, and must not store a
     token of a sequence or write to its blocks.
     """
-    planned: Planned | None = None
-    """FlashInfer's attention, planned before each run; None if the Triton kernels are in use."""
     replay: Callable[[], Tensor] | None = None
     """None before the capture."""
     used: bool = False

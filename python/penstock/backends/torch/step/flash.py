@@ -22,7 +22,6 @@ from torch import Tensor
 
 from penstock.backends.torch.inputs import Inputs, to_device
 from penstock.backends.torch.load.weights import HeadWeights, MixerWeights, Weights
-from penstock.backends.torch.step.graphs import BUCKETS
 from penstock.core import PenstockError, StepPlan
 from penstock.model.spec import Attention, DecoderSpec
 
@@ -153,10 +152,10 @@ class FlashInfer:
             self._of_graphs[rows] = self._planned(rows, tables)
         return self._of_graphs[rows]
 
-    def graph_bytes(self, width: int) -> int:
-        """Memory of the wrappers of all graphs, with tables of `width` blocks."""
-        columns = sum(4 * (rows * (width + 3) + 2) for rows in BUCKETS)
-        return len(self._kinds) * (INTEGERS * len(BUCKETS) + columns)
+    def graph_bytes(self, sizes: Sequence[int], width: int) -> int:
+        """Memory of the wrappers of graphs with `sizes` rows and tables of `width` blocks."""
+        columns = sum(4 * (rows * (width + 3) + 2) for rows in sizes)
+        return len(self._kinds) * (INTEGERS * len(sizes) + columns)
 
     def _planned(self, rows: int | None, tables: Sequence[Tensor]) -> Planned:
         made = {}

@@ -13,7 +13,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -23,11 +22,9 @@ from penstock.backends.torch.kernels import sample
 from penstock.backends.torch.layers.model import Model
 from penstock.backends.torch.sampling.slots import DeviceSlots
 from penstock.backends.torch.step.captures import Graph, Key
+from penstock.backends.torch.step.flash import FlashInfer
 from penstock.core import StepPlan
 from penstock.core.plan import NOT_FINITE
-
-if TYPE_CHECKING:
-    from penstock.backends.torch.step.flash import FlashInfer
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
 """Batch sizes of the graphs. Padding is cheap, because decode is bound by reading the weights."""
@@ -105,10 +102,10 @@ class DecodeGraphs:
         joined = plan.tokens + zeros + plan.slots + unused + plan.starts + zeros + lengths + zeros
         graph, columns = self.graph((rows, draws)), self._columns[rows, draws]
         write(joined, columns.view(-1))
-        if graph.planned is not None:
+        if self._flash is not None:
             starts, counts = [*plan.starts, *[0] * padding], [1] * count + [0] * padding
-            tables = self._slots.tables(columns[1], None)
-            graph.planned.plan(starts, counts, tables.unbind(1))
+            tables = self._slots.tables(columns[1], None).unbind(1)
+            self._flash.of_graph(rows, tables).plan(starts, counts, tables)
         return graph.run()[:count]
 
     def _made(self, rows: int, draws: bool) -> Graph:
@@ -137,7 +134,7 @@ class DecodeGraphs:
             # The length is the position of the next token.
             return draw_all(self._model, self._slots, x, inputs.slots, inputs.lengths)
 
-        return Graph(rows, work, clear, planned)
+        return Graph(rows, work, clear)
 
 
 def decode_inputs(columns: Tensor, offsets: Tensor) -> Inputs:
