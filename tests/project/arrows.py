@@ -192,8 +192,4 @@ CIRCLES = {
         "penstock.backends.torch.load.weights",
         "penstock.backends.torch.load.widening",
     ),
-    (
-        "penstock.backends.torch.ranks.group",
-        "penstock.backends.torch.ranks.symmetric",
-    ),
 }

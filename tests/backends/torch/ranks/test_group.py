@@ -21,9 +21,9 @@ from penstock.backends.torch.ranks.group import (
     StarStore,
     StreamGroup,
     from_bytes,
-    open_group,
     to_bytes,
 )
+from penstock.backends.torch.ranks.ranks import open_group
 from penstock.config.machine import free_port
 
 KEY = bytes(range(32))

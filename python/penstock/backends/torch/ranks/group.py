@@ -15,8 +15,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from penstock.backends.torch.device_lost import is_loss
-from penstock.backends.torch.ranks.symmetric import with_symmetric
-from penstock.backends.torch.sampling.sampling import HEAD_ROWS
 
 if TYPE_CHECKING:
     from penstock._native import Star
@@ -43,34 +41,6 @@ class Group(Protocol):
 
     def close(self) -> None:
         """Close the connections. The other ranks may be gone."""
-
-
-def open_group(
-    wiring: dict[str, Any],
-    widths: list[int],
-    device: torch.device,
-    patience: float,
-    *,
-    symmetric: bool,
-) -> Group:
-    """Open the group. `widths`: number of logit columns per rank. Between GPUs, this waits for the
-    other ranks. With `symmetric`, small sums use symmetric memory if all ranks support it.
-    """
-    from penstock._native import Star
-
-    rank, ranks = int(wiring["rank"]), int(wiring["ranks"])
-    capacity = 4 * max(int(wiring["capacity"]), HEAD_ROWS * max(widths), LEAST_MESSAGE // 4)
-    key = bytes.fromhex(wiring["key"])
-    star = Star(wiring["address"], key, rank, ranks, capacity, patience)
-    if device.type != "cuda":
-        return StreamGroup(star)
-    wait = timedelta(seconds=patience)
-    store = StarStore(star, rank)
-    nccl = NcclGroup(dist.ProcessGroupNCCL(store, rank, ranks, wait), rank, ranks)
-    if not symmetric:
-        return nccl
-    with torch.cuda.device(device):
-        return with_symmetric(nccl, star, wiring["address"], rank, ranks, device)
 
 
 class StreamGroup:

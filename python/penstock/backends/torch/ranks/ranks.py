@@ -6,13 +6,23 @@ import json
 import queue
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from penstock.backends.torch.inputs import upload
-from penstock.backends.torch.ranks.group import Group, open_group
+from penstock.backends.torch.ranks.group import (
+    LEAST_MESSAGE,
+    Group,
+    NcclGroup,
+    StarStore,
+    StreamGroup,
+)
+from penstock.backends.torch.ranks.symmetric import with_symmetric
+from penstock.backends.torch.sampling.sampling import HEAD_ROWS
 from penstock.backends.torch.shard import Shard
 
 Wiring = dict[str, Any]
@@ -113,6 +123,34 @@ def open_ranks(
         widths = shard.vocab_widths
         group = open_group(wiring["group"], widths, device, patience, symmetric=symmetric)
     return Ranks(group, before, after), carried
+
+
+def open_group(
+    wiring: dict[str, Any],
+    widths: list[int],
+    device: torch.device,
+    patience: float,
+    *,
+    symmetric: bool,
+) -> Group:
+    """Open the group. `widths`: number of logit columns per rank. Between GPUs, this waits for the
+    other ranks. With `symmetric`, small sums use symmetric memory if all ranks support it.
+    """
+    from penstock._native import Star
+
+    rank, ranks = int(wiring["rank"]), int(wiring["ranks"])
+    capacity = 4 * max(int(wiring["capacity"]), HEAD_ROWS * max(widths), LEAST_MESSAGE // 4)
+    key = bytes.fromhex(wiring["key"])
+    star = Star(wiring["address"], key, rank, ranks, capacity, patience)
+    if device.type != "cuda":
+        return StreamGroup(star)
+    wait = timedelta(seconds=patience)
+    store = StarStore(star, rank)
+    nccl = NcclGroup(dist.ProcessGroupNCCL(store, rank, ranks, wait), rank, ranks)
+    if not symmetric:
+        return nccl
+    with torch.cuda.device(device):
+        return with_symmetric(nccl, star, wiring["address"], rank, ranks, device)
 
 
 @dataclass(frozen=True, slots=True)

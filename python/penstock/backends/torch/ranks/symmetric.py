@@ -27,11 +27,11 @@ from torch import Tensor
 
 from penstock.backends.torch.async_copy import wait_for
 from penstock.backends.torch.device_lost import is_loss
+from penstock.backends.torch.ranks.group import Group
 from penstock.core import PenstockError
 
 if TYPE_CHECKING:
     from penstock._native import Star
-    from penstock.backends.torch.ranks.group import Group
 
 LARGEST = 256 << 10
 """Maximum bytes of a sum. A rank reads the parts of all others, while a ring moves two parts in
