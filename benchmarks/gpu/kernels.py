@@ -91,7 +91,7 @@ def real(make: Maker) -> Iterator[Named]:
 
 
 def _products(make: Maker) -> Iterator[Named]:
-    """Both variants for many rows of codes. `widening.py` measures at start-up from which row count
+    """Both variants for many rows of codes. `tuning.py` measures at start-up from which row count
     widening is faster.
     """
     shape = (8, 128, 2048, 768)

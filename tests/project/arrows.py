@@ -185,11 +185,3 @@ FOLDERS: dict[str, str] = {
     "torch": "python/penstock/backends/torch/",
     "triton": "python/penstock/backends/torch/kernels/",
 }
-
-# Python files that use each other, to be untangled: no others may come.
-CIRCLES = {
-    (
-        "penstock.backends.torch.load.weights",
-        "penstock.backends.torch.load.widening",
-    ),
-}

@@ -64,7 +64,7 @@ AT_START = {
     "step/device.py:release": "before memory is given back",
     CAPTURE: "the largest graphs, ways to measure",
     "startup/tuning.py:seconds_of": "the clock",
-    "load/widening.py:_milliseconds": "the times of experts from codes and widened",
+    "startup/tuning.py:_milliseconds": "the times of experts from codes and widened",
     PLANS: "as in steps",
 }
 QUANTISED = ["deepseek2.gguf", "gemma3.gguf", "gpt2.gguf", "gptoss.gguf", "llama3.gguf"]

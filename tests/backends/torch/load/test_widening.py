@@ -13,9 +13,9 @@ from penstock.backends.torch.backend import TorchBackend
 from penstock.backends.torch.kernels import Matrix
 from penstock.backends.torch.kernels.matrix import LARGEST_EXPONENT, pack_words
 from penstock.backends.torch.kernels.widen import pieces, widen_reference
-from penstock.backends.torch.load import widening as module
 from penstock.backends.torch.load.weights import MixtureWeights
 from penstock.backends.torch.load.widening import SCRATCH_BYTES, Widening
+from penstock.backends.torch.startup import tuning, warm_up
 from tests.backends.torch.driving import Driver, backend
 from tests.backends.torch.quantised import with_mxfp4
 from tests.backends.torch.test_devices import on_gpu, steps
@@ -80,12 +80,12 @@ def test_scratch_has_room_for_the_largest_expert_and_is_bounded() -> None:
     small, large = Widening(), Widening()
     small.reserve(matrix_of(4, 64, 32), matrix_of(4, 32, 32))
     large.reserve(matrix_of(128, 1536, 2048), matrix_of(2, 16384, 16384))
-    found = [each._scratch for each in (small, large)]
+    found = [each.memory for each in (small, large)]
     assert [each.nbytes for each in found if each is not None] == [2 * 4 * 64 * 32, 2 * 16384**2]
     bounded = Widening()
     bounded.reserve(matrix_of(128, 1536, 2048))
-    assert bounded._scratch is not None
-    assert bounded._scratch.nbytes == SCRATCH_BYTES
+    assert bounded.memory is not None
+    assert bounded.memory.nbytes == SCRATCH_BYTES
 
 
 def mixture(loaded: TorchBackend) -> MixtureWeights:
@@ -105,12 +105,12 @@ def test_the_least_rows_that_are_faster_widened(
     def measured(_weights: MixtureWeights, rows: int, scratch: torch.Tensor | None) -> float:
         return float(rows) if scratch is None else rows / 2 + once
 
-    monkeypatch.setattr(module, "_milliseconds", measured)
+    monkeypatch.setattr(tuning, "_milliseconds", measured)
     with backend(with_mxfp4(tmp_path), dtype="auto") as loaded:
         assert isinstance(loaded, TorchBackend)
         weights = mixture(loaded)
         assert weights.widening is not None
-        weights.widening.choose(weights, 512)
+        tuning.tune_widening(loaded._model, 512)
         kept = [rows for rows in range(1, 600) if weights.widening.scratch(rows) is not None]
     # 32 rows fill no tile on average.
     assert kept == ([] if expected is None else list(range(expected, 600)))
@@ -125,8 +125,8 @@ def test_float32_is_never_widened(tmp_path: Path) -> None:
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps of more rows than one are widened."""
-    monkeypatch.setattr(Widening, "scratch", lambda self, rows: self._scratch if rows > 1 else None)
-    monkeypatch.setattr(Widening, "choose", lambda *_: None)
+    monkeypatch.setattr(Widening, "scratch", lambda self, rows: self.memory if rows > 1 else None)
+    monkeypatch.setattr(warm_up, "tune_widening", lambda *_: None)
 
 
 @pytest.mark.usefixtures("always")
@@ -144,5 +144,5 @@ def test_a_start_measures_and_keeps_what_is_no_faster_as_it_is(tmp_path: Path) -
         own = mixture(gpu.loaded)
         assert own.inner.form == "mxfp4"
         assert own.widening is not None
-        assert own.widening._scratch is None
+        assert own.widening.memory is None
         assert steps(Driver(gpu))

@@ -1,9 +1,13 @@
-"""Choice of the kernels for products with few rows, by measurement at start-up.
+"""Choice of the kernels for products with few rows, and of the row count from which quantised
+experts are widened, by measurement at start-up.
 
-Such a product is bound by reading its matrix, at a rate that depends on the shape, the device and
-the library's kernel. Each candidate is captured as a graph, like decode steps, over more layers
-than the device's cache holds, and replayed a few times. Ranks of a stage may choose differently:
-each rank has its own columns, and the all-reduce gives all ranks the same sums.
+A product with few rows is bound by reading its matrix, at a rate that depends on the shape, the
+device and the library's kernel. Each candidate is captured as a graph, like decode steps, over more
+layers than the device's cache holds, and replayed a few times. Ranks of a stage may choose
+differently: each rank has its own columns, and the all-reduce gives all ranks the same sums.
+
+Widening writes all elements of a layer, independent of the number of rows; the bfloat16 product is
+then faster than one on codes. The break-even point depends on the device and the rows per expert.
 """
 
 from __future__ import annotations
@@ -21,7 +25,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from penstock.backends.torch.device_lost import is_loss
-from penstock.backends.torch.kernels import Activation, Matrix, activate
+from penstock.backends.torch.kernels import Activation, Matrix, activate, experts
+from penstock.backends.torch.kernels.grouped import widest_tile
 from penstock.backends.torch.kernels.skinny import (
     BUCKETS,
     LEAST_BYTES,
@@ -47,6 +52,8 @@ GAIN = 0.98
 """A candidate must take less than this share of torch's time."""
 BUDGET_S = 0.2
 """Time budget in seconds. Products not measured by then use torch."""
+CALLS = 2
+"""Measurements of experts from codes and widened; the shortest counts."""
 
 log = logging.getLogger(__name__)
 
@@ -242,3 +249,73 @@ def _mixtures(model: Model) -> Iterator[list[MixtureWeights]]:
         read = alike[0].chosen * (alike[0].inner.codes[0].nbytes + alike[0].down.codes[0].nbytes)
         if read >= LEAST_BYTES:
             yield alike[: _enough(read)]
+
+
+def tune_widening(model: Model, most: int) -> None:
+    """Choose the row count from which quantised experts are widened, for steps of up to `most`
+    rows. One mixture suffices: all quantised mixtures have the same shapes.
+    """
+    for layer in model.weights.layers:
+        form = layer.feed_forward
+        if not isinstance(form, MixtureWeights) or form.widening is None:
+            continue
+        widening = form.widening
+        if widening.memory is not None:
+            widening.least_rows = _least_rows(form, widening.memory, most)
+            if widening.least_rows is None and widening.memory.is_cuda:
+                widening.memory = None
+        return
+
+
+def _least_rows(weights: MixtureWeights, scratch: Tensor, most: int) -> int | None:
+    """Measure steps of `most` rows, then half as many, and so on, until widening is no faster. All
+    steps with the same number of rows use the same variant, so results are reproducible.
+    """
+    least = None
+    for rows in _filling_rows(weights, most):
+        widened = _milliseconds(weights, rows, scratch)
+        direct = _milliseconds(weights, rows, None)
+        if widened is None or direct is None:
+            continue
+        log.info("experts of %d rows: %.2f ms from codes, %.2f widened", rows, direct, widened)
+        if widened >= direct:
+            break
+        least = rows
+    return least
+
+
+def _filling_rows(weights: MixtureWeights, most: int) -> list[int]:
+    """Row counts at which the average expert fills the widest tile. Below that, reading the codes
+    dominates, not the products.
+    """
+    halves = [most >> power for power in range(most.bit_length())]
+    count = len(weights.own)
+    return [rows for rows in halves if widest_tile(rows * weights.chosen, count)]
+
+
+def _milliseconds(weights: MixtureWeights, rows: int, scratch: Tensor | None) -> float | None:
+    """Time on a GPU. None on other devices, where launches are only recorded or tested."""
+    _experts_step(weights, rows, scratch)
+    if not weights.router.is_cuda:
+        return None
+    found = []
+    for _ in range(CALLS):
+        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        began.record()
+        _experts_step(weights, rows, scratch)
+        ended.record()
+        ended.synchronize()
+        found.append(float(began.elapsed_time(ended)))
+    return min(found)
+
+
+def _experts_step(weights: MixtureWeights, rows: int, scratch: Tensor | None) -> Tensor:
+    """A step of `rows` rows, spread evenly over the experts of all ranks."""
+    inner, device = weights.inner, weights.inner.codes.device
+    routed = len(weights.router) - weights.shared_gate
+    places = torch.arange(rows * weights.chosen, dtype=torch.int32, device=device)
+    indices = places.view(rows, -1).remainder_(routed).clamp_(max=len(weights.own))
+    factors = torch.ones(rows, weights.chosen, dtype=torch.float32, device=device)
+    x = torch.randn(rows, inner.shape[2], dtype=torch.bfloat16, device=device)
+    given = (x, indices, factors, inner, weights.down, weights.activation)
+    return experts(*given, weight_on_input=weights.weight_on_input, scratch=scratch)

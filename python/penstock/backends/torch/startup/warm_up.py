@@ -25,7 +25,7 @@ from penstock.backends.torch.sampling.grammars import RowMasks
 from penstock.backends.torch.sampling.logit_processors import ENTRIES, RuledRow, Rules
 from penstock.backends.torch.sampling.sampling import HEAD_ROWS, Draws, draw, score
 from penstock.backends.torch.sampling.slots import WRITTEN, DeviceSlots, Updates
-from penstock.backends.torch.startup.tuning import tune
+from penstock.backends.torch.startup.tuning import tune, tune_widening
 from penstock.backends.torch.step.captures import Captures
 from penstock.backends.torch.step.flash import FlashInfer, planned
 from penstock.backends.torch.step.graphs import draw_all
@@ -54,7 +54,7 @@ def warm_up(
     """
     some = one_of_each(model)
     with torch.inference_mode():
-        _choose(some, limits)
+        tune_widening(some, limits.tokens)
         _write_tables(slots)
         width = -(-limits.max_position // limits.block_size)
         # This step initialises the libraries before anything is timed. Tuning uses all layers,
@@ -75,15 +75,6 @@ def warm_up(
             step(some, slots, limits, flash, [1], -(-tokens // limits.block_size))
         if captures is not None:
             captures.capture_all()
-
-
-def _choose(model: Model, limits: Limits) -> None:
-    """One mixture suffices: all quantised mixtures have the same shapes."""
-    mixtures = (layer.feed_forward for layer in model.weights.layers)
-    for own in mixtures:
-        if isinstance(own, MixtureWeights) and own.widening is not None:
-            own.widening.choose(own, limits.tokens)
-            return
 
 
 def step(
