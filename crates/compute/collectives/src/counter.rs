@@ -7,14 +7,15 @@ use std::time::{Duration, Instant};
 use crate::error::Lost;
 use crate::memory::Memory;
 
-/// Spin time of a wait. A sum of one row takes about 10 us, as does an unnecessary sleep; for
-/// longer waits the core is better left to other threads.
+/// Time for which a wait spins before it sleeps. An all-reduce of one row takes about 10 us, as
+/// does an unnecessary sleep; during longer waits, other threads should have the core.
 const SPIN: Duration = Duration::from_micros(40);
 /// Interval at which a sleeper checks whether the group has ended.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Two words at `offset`: the value, and the number of sleepers. Values wrap; distances stay far
-/// below 2^31.
+/// Two 32-bit words at byte `offset` of the shared memory: the value, and the number of ranks that
+/// sleep until it changes. Values wrap at 2^32; compared values differ by far less than 2^31, so
+/// their order is unambiguous.
 #[derive(Clone, Copy)]
 pub(crate) struct Counter {
     offset: usize,
@@ -33,7 +34,8 @@ impl Counter {
         self.words(memory).0.load(Acquire)
     }
 
-    /// Sets the counter to `value` and publishes everything written before.
+    /// Sets the counter to `value`. A rank that reads this value also sees all earlier writes of
+    /// this rank.
     pub(crate) fn set(&self, memory: &Memory, value: u32) {
         let (number, sleepers) = self.words(memory);
         // SeqCst orders the store of the value before the load of the sleeper count; a sleeper

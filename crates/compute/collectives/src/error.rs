@@ -14,7 +14,7 @@ pub enum Lost {
     Silent {
         /// The rank that did not answer.
         rank: usize,
-        /// The time-out.
+        /// The time-out in seconds.
         seconds: u64,
     },
 }
@@ -38,10 +38,11 @@ pub enum CommError {
         /// The system's error.
         source: std::io::Error,
     },
-    /// Invalid key of a stream.
+    /// The key of a stream is not 64 hexadecimal digits.
     #[error("the key of a stream is 64 hexadecimal digits")]
     Key,
-    /// The shape differs from the one in the file's header.
+    /// The file was created with a different shape (number of ranks, readers or slots, or their
+    /// sizes).
     #[error("shared memory at {path} was made for {found}, not for {expected}")]
     Shape {
         /// The file.
@@ -51,7 +52,7 @@ pub enum CommError {
         /// The expected shape.
         expected: String,
     },
-    /// The message does not fit in a slot.
+    /// The message does not fit in a slot of the ring.
     #[error("{len} bytes do not fit a slot of {capacity}")]
     TooLong {
         /// Size of the message in bytes.

@@ -1,4 +1,4 @@
-//! Ends a group or ring from outside.
+//! Ends a group or ring of ranks from a process that is not a member.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ impl Fence {
         Ok(Self { memory })
     }
 
-    /// Ends every wait of every rank with `reason`. The first reason is kept.
+    /// Ends every wait of every rank with `reason`. Later calls do not change the reason.
     pub fn end(&self, reason: &str) {
         self.memory.end(reason);
     }

@@ -1,14 +1,14 @@
-//! Exchange of equally sized parts between the ranks of a tensor-parallel group: the basis of
-//! all-reduce and gather.
+//! Exchange of equally sized buffers (parts), one per rank, in a tensor-parallel group: the basis
+//! of all-reduce and gather.
 //!
 //! ```text
 //! header | counter of rank 0, 1, ... | rank 0: part even, part odd | rank 1: ... | ...
 //! ```
 //!
-//! In exchange n every rank fills its part n % 2, sets its counter to n and waits for the others'
-//! counters. Two parts per rank are enough: a rank fills part n + 2 only after it has seen n + 1 on
-//! all counters, and a rank sets its counter to n + 1 only after it has read all parts of exchange
-//! n.
+//! In exchange n every rank fills its part n % 2, sets its counter to n and waits until the
+//! counters of all other ranks reach n. Two parts per rank are enough: a rank fills its part of
+//! exchange n + 2 only after it has seen n + 1 on all counters, and a rank sets its counter to n +
+//! 1 only after it has read all parts of exchange n.
 
 use std::path::Path;
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// Creates the shared memory of `ranks` ranks with parts of up to `capacity` numbers.
+    /// Creates the shared memory of `ranks` ranks with parts of up to `capacity` f32 numbers.
     ///
     /// # Errors
     /// The file exists or cannot be created.
@@ -71,11 +71,11 @@ impl Group {
         self.ranks
     }
 
-    /// Buffer for this rank's part of the next exchange. The contents are unspecified.
+    /// Buffer for this rank's part of the next exchange. Its initial contents are unspecified.
     pub fn part(&mut self) -> &mut [f32] {
         let offset = self.offset(self.rank, self.exchanges.wrapping_add(1));
-        // SAFETY: only this rank writes its parts, and the others have read this one: they raised
-        // their counters past its last use.
+        // SAFETY: only this rank writes its parts. The other ranks have finished reading this one:
+        // their counters are past the exchange that last used it.
         unsafe { self.memory.floats(offset, self.capacity) }
     }
 

@@ -12,7 +12,8 @@ use crate::error::CommError;
 
 /// Alignment in bytes (a cache line) of data written by different ranks, against false sharing.
 pub(crate) const LINE: usize = 64;
-/// Bytes of the header: shape, then the end flag and its reason.
+/// Size of the header in bytes. It holds the shape, then the flag that the group has ended and the
+/// reason.
 pub(crate) const HEADER: usize = 4096;
 const FLAG: usize = 2048;
 const REASON: usize = FLAG + 8;
@@ -23,10 +24,10 @@ pub(crate) struct Memory {
     len: usize,
 }
 
-// SAFETY: an address range; concurrent access by threads or processes uses atomics or the protocol
-// of its user.
+// SAFETY: the type is only an address range. Concurrent accesses by threads or processes are
+// atomic, or ordered by the counters of the group or ring.
 unsafe impl Send for Memory {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Memory {}
 
 impl Memory {
@@ -63,7 +64,7 @@ impl Memory {
         }
         let memory = Self::map(path, file, len)?;
         let len = memory.atomic(0).load(Acquire) as usize;
-        // SAFETY: written before the length, and never again.
+        // SAFETY: the shape was written before its length, and is never written again.
         let found = String::from_utf8_lossy(unsafe { memory.bytes(8, len.min(1024)) }).into_owned();
         if found != shape {
             return Err(CommError::Shape {
@@ -108,7 +109,7 @@ impl Memory {
         }
     }
 
-    /// The 32-bit word at `offset`.
+    /// The 32-bit word at byte `offset`.
     pub(crate) fn atomic(&self, offset: usize) -> &AtomicU32 {
         assert!(
             offset.is_multiple_of(4) && offset + 4 <= self.len,
@@ -119,7 +120,7 @@ impl Memory {
         unsafe { AtomicU32::from_ptr(self.start.as_ptr().add(offset).cast()) }
     }
 
-    /// `len` bytes at `offset`.
+    /// `len` bytes from byte `offset` on.
     ///
     /// # Safety
     /// While the slice lives, these bytes have no other writer, and no reader if they are written
@@ -134,10 +135,10 @@ impl Memory {
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(offset), len) }
     }
 
-    /// `len` numbers at `offset`.
+    /// `len` f32 numbers from byte `offset` on.
     ///
     /// # Safety
-    /// As `bytes`.
+    /// As for `bytes`.
     #[allow(clippy::mut_from_ref)]
     pub(crate) unsafe fn floats(&self, offset: usize, len: usize) -> &mut [f32] {
         assert!(

@@ -68,7 +68,7 @@ impl Writer {
         slots: usize,
         capacity: usize,
     ) -> Result<(), CommError> {
-        // Message numbers wrap at 2^32; only with a power of two do the slots stay in order.
+        // Message numbers wrap at 2^32. The slots stay in order only if their number divides 2^32.
         assert!(slots.is_power_of_two(), "{slots} slots");
         Memory::create(
             path,
@@ -97,11 +97,11 @@ impl Writer {
         })
     }
 
-    /// Sends a message that `fill` writes to the slot; `fill` returns its length. Waits while all
-    /// slots are in flight.
+    /// Sends a message that `fill` writes to the slot; `fill` returns its length in bytes. Waits
+    /// while every slot holds a message that a reader has not read yet.
     ///
     /// # Errors
-    /// A reader is lost, or was blocked for longer than the patience.
+    /// The ring was ended, or a reader freed no slot for longer than the patience.
     pub fn send_with(&mut self, fill: impl FnOnce(&mut [u8]) -> usize) -> Result<(), Lost> {
         let (ring, next) = (&self.ring, self.sent.wrapping_add(1));
         let free = next.wrapping_sub(ring.slots as u32);
@@ -110,8 +110,8 @@ impl Writer {
                 .wait(&ring.memory, free, reader, self.patience)?;
         }
         let at = ring.slot(next);
-        // SAFETY: all readers are past the slot's previous message, and read it again only after
-        // `written` is incremented.
+        // SAFETY: all readers are past the slot's previous message, and read the slot again only
+        // after `written` is incremented.
         let slot = unsafe { ring.memory.bytes(at, 8 + ring.capacity) };
         let (length, body) = slot.split_at_mut(8);
         let len = fill(body).min(ring.capacity);
@@ -124,7 +124,7 @@ impl Writer {
     /// Sends a copy of `message`.
     ///
     /// # Errors
-    /// As `send_with`, or the message is longer than a slot.
+    /// As for `send_with`, or the message is longer than a slot.
     pub fn send(&mut self, message: &[u8]) -> Result<(), CommError> {
         let capacity = self.ring.capacity;
         if message.len() > capacity {
@@ -144,7 +144,7 @@ impl Writer {
     }
 }
 
-/// A receiving end.
+/// The receiving end of one reader.
 pub struct Reader {
     ring: Ring,
     reader: usize,
@@ -152,7 +152,8 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Opens receiving end number `reader` of the ring at `path`, before its first message.
+    /// Opens receiving end number `reader` of the ring at `path`. It starts at the ring's first
+    /// message.
     ///
     /// # Errors
     /// The file is missing or has a different shape.
@@ -192,8 +193,8 @@ impl Reader {
             Err(lost) => return Err(lost),
         }
         let at = ring.slot(next);
-        // SAFETY: the writer completed this slot before it incremented `written`, and writes it
-        // again only after this reader has incremented its counter.
+        // SAFETY: the writer completed this slot before it incremented `written`, and writes the
+        // slot again only after this reader has incremented its counter.
         let slot = unsafe { ring.memory.bytes(at, 8 + ring.capacity) };
         let (length, body) = slot.split_at(8);
         let len = length

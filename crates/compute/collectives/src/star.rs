@@ -7,8 +7,8 @@
 //! share                rank 0 -> rank r: a message
 //! ```
 //!
-//! All ranks must call the same methods in the same order. The first call opens the streams: by
-//! then the executor has sent the plan to all ranks.
+//! All ranks must call the same methods in the same order. The first call opens the streams. By
+//! then the executor has sent the first plan to all ranks, so all of them connect.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 use crate::error::{CommError, Lost};
 use crate::stream::{Key, Stream, StreamListener};
 
-/// Time-out of a connecting rank's greeting after its stream is open.
+/// Time-out for the greeting of a connecting rank, from the moment at which its stream is open.
 const GREETING: Duration = Duration::from_secs(10);
 
-/// One rank's end of its group.
+/// One rank's end of the star.
 pub struct Star {
     rank: usize,
     ranks: usize,
@@ -39,7 +39,7 @@ enum Opening {
 }
 
 impl Star {
-    /// Creates the end of `rank`. Rank 0 listens at `address`, and the others connect to it.
+    /// Creates the end of `rank`. Rank 0 listens at `address`, and the other ranks connect to it.
     /// Messages have up to `capacity` bytes; a wait for another rank fails after `patience`.
     ///
     /// # Errors
@@ -83,8 +83,8 @@ impl Star {
         self.capacity
     }
 
-    /// Gather: sends `part` to rank 0, which gets the parts of ranks 1, 2, ... in rank order;
-    /// `None` on the other ranks.
+    /// Gather: sends `part` to rank 0. Rank 0 gets the parts of ranks 1, 2, ... in rank order,
+    /// without its own; the other ranks get `None`.
     ///
     /// # Errors
     /// A rank is lost, was silent for longer than the patience, or does not belong to this group.

@@ -8,9 +8,10 @@
 //! then, each way       u64 length, body, tag(direction, number, length, body)
 //! ```
 //!
-//! Tags are BLAKE3, keyed with the stream's key, which is derived from the shared key and both
-//! nonces. A message that was changed, repeated or dropped ends the stream. Nothing is encrypted:
-//! activations and token ids are readable in transit.
+//! Tags are keyed BLAKE3 hashes. The handshake uses the shared key; messages use the stream's key,
+//! which is derived from the shared key and both nonces. `number` counts the messages in one
+//! direction, so a message that was changed, repeated or dropped ends the stream. Nothing is
+//! encrypted: activations and token ids are readable in transit.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -26,7 +27,7 @@ const TAG: usize = 32;
 const LOOK: Duration = Duration::from_millis(50);
 /// Poll interval for new connections.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Time-out of a caller's part of the handshake.
+/// Time-out of the listener for each read and write of the handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Maximum concurrent handshakes; further connections are rejected. Each handshake has its own
 /// thread, so that a silent caller does not delay others.
@@ -104,7 +105,8 @@ impl StreamListener {
         }
     }
 
-    /// Performs the handshake on a new thread. If none can be started, the caller is rejected.
+    /// Performs the handshake on a new thread. Closes the connection instead if [`MOST_CALLERS`]
+    /// handshakes are in progress or no thread can be started.
     fn shake_hands(&self, socket: TcpStream, caller: SocketAddr, patience: Duration) {
         let turned_away = self.turned_away.clone();
         if self.callers.fetch_add(1, Ordering::AcqRel) >= MOST_CALLERS {
@@ -115,7 +117,7 @@ impl StreamListener {
         let (key, welcome, callers) = (self.key, self.welcome.clone(), self.callers.clone());
         let shake = move || {
             match Stream::welcome(socket, &key, patience) {
-                // Fails if the listener was dropped.
+                // Sending fails only if the listener was dropped; the stream is then closed.
                 Ok(stream) => drop(welcome.send(stream)),
                 Err(_) => *lock(&turned_away) = Some(caller),
             }
@@ -145,7 +147,7 @@ pub struct Stream {
     sent: u64,
     received: u64,
     patience: Duration,
-    /// Received bytes of the next message.
+    /// Bytes of the next message received so far.
     partial: Vec<u8>,
 }
 
@@ -268,10 +270,12 @@ impl Stream {
         self.write_all(&[&length, message, &tag].concat())
     }
 
-    /// Waits for the next message; `None` if it is not complete within `patience` (call again).
+    /// Waits for the next message, of at most `limit` bytes. Returns `None` if it is incomplete
+    /// after `patience` and no more bytes arrive; call again, because the bytes received so far are
+    /// kept.
     ///
     /// # Errors
-    /// The peer is lost, or a message was changed.
+    /// The peer is lost, or a message was changed or is longer than `limit`.
     pub fn receive(&mut self, patience: Duration, limit: usize) -> Result<Option<Vec<u8>>, Lost> {
         let began = Instant::now();
         loop {
@@ -390,7 +394,7 @@ fn tag(key: &Key, purpose: &str, parts: &[&[u8]]) -> Key {
 fn nonce() -> [u8; 32] {
     let mut bytes = [0; 32];
     // The system's generator fails only if it does not exist. A repeated nonce would allow a
-    // replay, so abort the process.
+    // replay, so panic instead of continuing.
     if let Err(e) = getrandom::fill(&mut bytes) {
         panic!("the system gives no random bytes: {e}");
     }
