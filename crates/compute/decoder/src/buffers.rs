@@ -54,7 +54,7 @@ impl Buffers {
     }
 }
 
-/// Buffers of the head.
+/// Buffers of the output head.
 pub(crate) struct HeadBuffers {
     pub(crate) rows: Aligned<f32>,
     pub(crate) logits: Aligned<f32>,

@@ -57,7 +57,7 @@ pub trait Collectives: Send {
     /// Sends the residual stream to the next stage.
     fn send(&mut self, x: &[f32]) -> Result<(), Lost>;
 
-    /// Ends all waits for this rank with the error `reason`.
+    /// Ends the other ranks' waits for this rank with the error `reason`.
     fn end(&mut self, reason: &str);
 }
 
@@ -138,9 +138,9 @@ pub trait After: Send {
 pub struct Joined {
     /// The tensor-parallel group; `None` if the stage has one rank.
     pub group: Option<Box<dyn Peers>>,
-    /// From the previous stage; `None` in the first stage.
+    /// Connection from the previous stage; `None` in the first stage.
     pub before: Option<Box<dyn Before>>,
-    /// To the next stage; `None` in the last stage.
+    /// Connection to the next stage; `None` in the last stage.
     pub after: Option<Box<dyn After>>,
 }
 

@@ -51,7 +51,7 @@ impl Decoder {
         Self::load_shard(spec, weights_json, path, options, shard, alone, &count)
     }
 
-    /// Loads one rank's shard, with its collectives. `count` is called with the load's progress.
+    /// Loads one rank's shard, with its collectives. `count` is updated with the load's progress.
     ///
     /// # Errors
     /// See [`DecoderError`].
@@ -81,7 +81,7 @@ impl Decoder {
         &self.info
     }
 
-    /// Stages of the start-up so far, with their times.
+    /// Stages of the start-up so far, with their durations.
     pub fn stages(&self) -> Vec<Stage> {
         let allocated = self.running.get().map(|(_, stage)| stage);
         self.stages.iter().chain(allocated).cloned().collect()
@@ -92,10 +92,11 @@ impl Decoder {
         &self.kv_spec
     }
 
-    /// Allocates the KV pools (`blocks` per group) and starts the decoder's thread.
+    /// Allocates the KV pools, with `blocks[i]` blocks for KV group `i`, and starts the decoder's
+    /// thread.
     ///
     /// # Errors
-    /// A wrong number of groups, a number out of range, or a second call.
+    /// `blocks` does not have one number in range per KV group, or this is a second call.
     pub fn allocate(&self, blocks: &[usize]) -> Result<(), DecoderError> {
         let groups = self.kv_spec.groups.len();
         if blocks.len() != groups || !blocks.iter().all(|b| (1..=MAX_BLOCKS).contains(b)) {
@@ -122,7 +123,7 @@ impl Decoder {
         self.running.set((running, stage)).map_err(|_| twice())
     }
 
-    /// KV pools by group, for transfers of single blocks between steps; empty before
+    /// Handles of the KV pools, one per KV group, for transfers of single blocks; empty before
     /// [`Decoder::allocate`]. Handles remain valid after the decoder is dropped.
     pub fn pools(&self) -> &[PoolHandle] {
         self.running
@@ -130,8 +131,8 @@ impl Decoder {
             .map_or(&[], |(running, _)| &running.pools)
     }
 
-    /// Total number of experts whose weights were read, counted per layer and step. In a mixture of
-    /// experts the cost of a step depends on its routing.
+    /// Number of experts whose weights were read, summed over all layers and steps. In a mixture of
+    /// experts the cost of a step depends on how many experts its tokens choose.
     pub fn experts_read(&self) -> u64 {
         self.running.get().map_or(0, |(running, _)| {
             running.experts_read.load(Ordering::Relaxed)

@@ -30,20 +30,20 @@ pub enum DecoderError {
     /// A tensor's shape differs from the shape that the spec implies.
     #[error("{place} has shape {found:?}; the model's configuration implies {expected:?}")]
     Shape {
-        /// The tensor's first byte.
+        /// Location of the tensor's first byte.
         place: Place,
         /// Shape in the file, outermost first.
         found: Vec<usize>,
         /// Expected shape.
         expected: Vec<usize>,
     },
-    /// A weight is infinite or NaN: the file is damaged or was written that way.
+    /// A weight in this row is infinite or NaN: the file is damaged or was written that way.
     #[error("{0} has a value in row {1} that is infinite or not a number: the file is damaged")]
     NotFinite(Place, usize),
     /// The KV pools cannot be allocated.
     #[error("KV blocks: {0}")]
     Allocate(String),
-    /// The step plan violates the contract.
+    /// The step plan is invalid.
     #[error("step plan: {0}")]
     Plan(String),
     /// Threads could not be started.
@@ -77,7 +77,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// Place of a byte in a tensor's file.
+/// Location of byte `offset` in the file of a tensor.
 fn place(view: &TensorView<'_>, offset: usize) -> Place {
     Place {
         tensor: view.name.to_owned(),

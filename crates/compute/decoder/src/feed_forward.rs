@@ -21,14 +21,14 @@ pub(crate) struct Mlp {
     pub(crate) inner: Linear,
     pub(crate) activation: ActivationFn,
     pub(crate) down: Linear,
-    /// Inputs of the down projection.
+    /// This rank's inputs of the down projection.
     pub(crate) inputs: Inputs,
 }
 
 /// A mixture of experts.
 pub(crate) struct Mixture {
-    /// Logits of all experts, and of the shared expert's gate if there is one. In f32, because a
-    /// small error could change the choice of experts.
+    /// Projection to the logits of all experts, and of the shared expert's gate if there is one.
+    /// Its weights are f32, because a small error could change the choice of experts.
     pub(crate) router: Linear,
     pub(crate) routing: Routing,
     pub(crate) experts: Experts,
@@ -62,7 +62,7 @@ impl Default for InnerBuffers {
 }
 
 impl InnerBuffers {
-    /// Total number of experts whose weights were read, counted per layer and step.
+    /// Number of experts whose weights were read, summed over all layers and steps.
     pub(crate) fn experts_read(&self) -> u64 {
         self.experts.read()
     }
@@ -92,7 +92,8 @@ impl FeedForward {
         }
     }
 
-    /// Computes `norm(x)` and everything up to the sum over the ranks.
+    /// Computes `norm(x)` and all that precedes the products that [`Self::reduce`] sums over the
+    /// ranks.
     pub(crate) fn prepare(&self, cpu: &Cpu, norm: &Norm, x: &[f32], b: &mut InnerBuffers) {
         match self {
             Self::Dense(mlp) => {
@@ -104,7 +105,8 @@ impl FeedForward {
         }
     }
 
-    /// Adds the output of the prepared step to `x`, summed over the ranks.
+    /// Adds the feed-forward's output, summed over the ranks, to `x`. `b` must come from
+    /// [`Self::prepare`].
     ///
     /// # Errors
     /// A rank is lost.
@@ -122,7 +124,7 @@ impl FeedForward {
     }
 }
 
-/// `acts = norm(x)`.
+/// `acts = norm(x)`, converted to the format `form`.
 fn quantize(cpu: &Cpu, norm: &Norm, x: &[f32], form: ActivationFormat, acts: &mut Activations) {
     let hidden = norm.weight.len();
     cpu.norm_quantize(x, x.len() / hidden, hidden, Some(norm), form, acts);
@@ -145,7 +147,8 @@ impl Mlp {
 }
 
 impl Mixture {
-    /// Chooses the experts, computes the shared one, and quantises the rows of the routed ones.
+    /// Chooses the experts of each row, computes the shared expert, and quantises the rows for the
+    /// routed experts.
     fn prepare(&self, cpu: &Cpu, norm: &Norm, x: &[f32], b: &mut InnerBuffers) {
         let rows = x.len() / norm.weight.len();
         quantize(cpu, norm, x, ActivationFormat::F32, &mut b.router_acts);

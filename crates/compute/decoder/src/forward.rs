@@ -188,7 +188,7 @@ impl Step<'_> {
         })
     }
 
-    /// The valid rows of a buffer in this step.
+    /// The part of a buffer that this step uses: rows x hidden.
     fn stream<'x>(&self, x: &'x mut [f32]) -> &'x mut [f32] {
         &mut x[..self.rows * self.model.spec.hidden]
     }

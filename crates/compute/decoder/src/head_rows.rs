@@ -15,14 +15,14 @@ pub(crate) struct Row {
 }
 
 pub(crate) enum Task {
-    /// Sample the token at this absolute position. `draft` is the token planned there; `first` is
-    /// the row of the sequence's first draft.
+    /// Sample the token at this absolute position. `draft` is the draft token that the plan has
+    /// there; `first` is the batch row of the sequence's first draft.
     Sample {
         position: u64,
         draft: Option<i32>,
         first: usize,
     },
-    /// Score this prompt token and report `alternatives` alternatives.
+    /// Compute the log-probability of this prompt token, and report `alternatives` other tokens.
     Score { token: u32, alternatives: usize },
 }
 

@@ -17,7 +17,7 @@ impl Interleaved {
     }
 }
 
-/// Stored row of output feature `row`.
+/// Index of the stored row for output feature `row`, which counts in half-split order.
 ///
 /// Half-split order puts the first items of all pairs before the second ones; interleaved order
 /// keeps the items of a pair adjacent.

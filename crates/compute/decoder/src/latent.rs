@@ -38,7 +38,7 @@ impl Default for LatentBuffers {
     }
 }
 
-/// Inputs of a layer's pass, except its weights.
+/// Inputs of the pass through one layer.
 pub(crate) struct LatentPass<'a> {
     pub(crate) cpu: &'a Cpu,
     pub(crate) own: &'a LatentProjections,

@@ -1,7 +1,8 @@
 //! The CPU decoder: a [`DecoderSpec`], packed weights and a step plan in, tokens out.
 //!
-//! It owns the weights, the KV pools and the threads. Requests, text and scheduling are outside.
-//! Plans are checked against the decoder's limits before the computation starts.
+//! It owns the weights, the KV pools and the threads. Requests, text and scheduling are handled
+//! outside this crate. Plans are checked against the decoder's limits before the computation
+//! starts.
 
 mod block_scales;
 mod buffers;

@@ -90,8 +90,8 @@ struct Loader<'a> {
     ropes: Vec<RopeSpec>,
 }
 
-/// A part of a matrix's outputs: its recipe, the recipe's number of rows, and this rank's range of
-/// rows.
+/// One of several matrices that are packed side by side: its recipe, its number of rows (`whole`),
+/// and this rank's range of these rows (`own`).
 struct Part<'a> {
     recipe: &'a Recipe,
     bias: Option<&'a Recipe>,
@@ -135,7 +135,8 @@ impl Loader<'_> {
             )?,
             feed_forward: self.feed_forward(&kind.feed_forward, weights)?,
         };
-        // A large checkpoint and its packed weights must not be resident at the same time.
+        // Release the file's pages after each layer: a large checkpoint and its packed weights must
+        // not be resident at the same time.
         self.tensors.release();
         Ok(layer)
     }
@@ -151,7 +152,7 @@ impl Loader<'_> {
         self.outputs(&[part], self.spec.hidden)
     }
 
-    /// A matrix of `rows` x hidden size, in its stored form.
+    /// A matrix of `rows` x hidden size as f32 numbers, not packed.
     fn table(
         &self,
         role: &'static str,
@@ -218,8 +219,8 @@ impl Loader<'_> {
             .iter()
             .any(|f| ActivationFormat::of(*f) != ActivationFormat::of(forms[0]))
         {
-            // Matrices with shared activations need the same form: if their forms differ,
-            // unquantised ones are quantised to 8 bits.
+            // Matrices that share their activations need the same activation format. If the formats
+            // differ, unquantised matrices are quantised to 8 bits.
             forms
                 .iter_mut()
                 .filter(|f| ActivationFormat::of(**f) != ActivationFormat::Int8)

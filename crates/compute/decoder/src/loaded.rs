@@ -16,14 +16,15 @@ use crate::recipe::WeightRecipes;
 use crate::shard::Shard;
 use crate::spec::DecoderSpec;
 
-/// Packing threads per reader thread: about as fast as one thread that reads from the page cache.
+/// Packing threads per reader thread: together they are about as fast as one thread that reads from
+/// the page cache.
 const THREADS_OF_A_READER: usize = 16;
 
 /// Facts about a loaded decoder.
 #[derive(Clone, Debug)]
 pub struct Info {
     /// Weight formats, activation format and KV type, for example `w4+w8/int8/kv-bf16`. Part of the
-    /// cache identity.
+    /// cache identity: decoders with different numerics never share cached keys and values.
     pub numerics: String,
     /// Instruction set in use.
     pub isa: Isa,
@@ -37,13 +38,14 @@ pub struct Info {
     pub kv: KvShare,
 }
 
-/// A stage of the start-up: name, seconds, detail.
+/// A stage of the start-up: name, duration in seconds, detail.
 pub type Stage = (String, f64, String);
 
 /// A rank's part of the model's keys and values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvShare {
-    /// Layer indices (of the whole model) in each KV group.
+    /// For each KV group, this rank's range in the list of all layers of the model, sorted by KV
+    /// group.
     pub layers: Vec<Range<usize>>,
     /// KV head indices (of the whole model), in the order of their extents in a block.
     pub heads: Range<usize>,
@@ -58,7 +60,7 @@ pub struct KvShare {
 pub struct KvSpec {
     /// Tokens per block.
     pub block_size: usize,
-    /// Equal on every rank, except for `layers` and `block_bytes`.
+    /// The KV groups, equal on every rank except for `layers` and `block_bytes`.
     pub groups: Vec<KvGroupSpec>,
 }
 
@@ -79,7 +81,7 @@ pub(crate) struct Loaded {
     pub(crate) model: Model,
     pub(crate) options: Options,
     pub(crate) collectives: Box<dyn Collectives>,
-    /// Directory of the tokenizer, for grammars.
+    /// Path of the checkpoint, whose tokenizer the grammars use.
     pub(crate) path: PathBuf,
 }
 
@@ -106,8 +108,8 @@ impl Loaded {
         let readers = 1 + cpu.threads().count() / THREADS_OF_A_READER;
         let load = || Model::load(&cpu, &tensors, spec, weights, options.numerics, shard);
         let model = tensors.run(readers, load)?;
-        // After the load, when the sampled pages are in the page cache, so that a disk need not
-        // seek.
+        // Computed after the load, when the pages that it samples are in the page cache, so that a
+        // disk need not seek.
         let fingerprint = checkpoint.fingerprint()?;
         drop(checkpoint);
         let matrices = model.matrices().chain(model.routers());

@@ -64,7 +64,7 @@ pub(crate) fn sample_and_score(
                 } => Found::Score(logprob(cpu.isa(), logits, token, alternatives)),
             });
             if let Some(read) = read {
-                // Each row has one task, so the cell is empty.
+                // Each row is processed once, so its cell is empty.
                 let _ = found[i].set(read);
             }
         });
@@ -77,7 +77,8 @@ pub(crate) fn sample_and_score(
     Ok(results.finish())
 }
 
-/// Final norm and head of the chosen rows. Returns true if this rank has their logits.
+/// Computes the final norm and the output head for `rows`. Returns true if this rank has their
+/// logits.
 fn compute(
     cpu: &Cpu,
     model: &Model,

@@ -54,15 +54,16 @@ impl Layer {
 
 /// Attention: grouped-query or latent.
 pub(crate) struct Attention {
-    /// KV group, and the index of the layer among this rank's layers of the group.
+    /// Index of the KV group. `kv_index` is the index of the layer among this rank's layers of that
+    /// group.
     pub(crate) kv_group: usize,
     pub(crate) kv_index: usize,
     /// The attention mask.
     pub(crate) seen: Seen,
-    /// Scale of the scores.
+    /// Scale of the products of queries and keys.
     pub(crate) scale: f32,
     pub(crate) softcap: Option<f32>,
-    /// One per query head.
+    /// Attention sinks: for each query head of this rank, a logit that takes part in the softmax.
     pub(crate) sinks: Option<Vec<f32>>,
     pub(crate) temperature: Option<Temperature>,
     /// Index into [`Model::ropes`]; `None` = no rotation.
@@ -83,14 +84,15 @@ pub(crate) struct HeadProjections {
     pub(crate) qkv: Linear,
     /// Per-head norms of queries and keys.
     pub(crate) qk_norm: Option<[Norm; 2]>,
-    /// Whether these norms follow the rotation.
+    /// Whether `qk_norm` is applied after the rotation.
     pub(crate) norm_after: bool,
 }
 
 /// Projections of latent attention.
 pub(crate) struct LatentProjections {
     pub(crate) shape: Latent,
-    /// Queries, or their low-rank form, next to the latent and the rope key.
+    /// Projection to the queries (or their low-rank form), the latent and the rope key, side by
+    /// side.
     pub(crate) down: Linear,
     /// Norm of the low-rank queries, and their up projection.
     pub(crate) q_b: Option<(Norm, Linear)>,
@@ -122,7 +124,7 @@ impl Attention {
         }
     }
 
-    /// Row width of adjacent queries, keys and values; 0 for latent attention.
+    /// Numbers per row of queries, keys and values side by side; 0 for latent attention.
     pub(crate) fn width(&self) -> usize {
         match &self.projected {
             Projected::Heads(heads) => heads.qkv.n(),
@@ -130,7 +132,7 @@ impl Attention {
         }
     }
 
-    /// The format of its input.
+    /// The format in which its first projection takes activations.
     pub(crate) fn activation_format(&self) -> ActivationFormat {
         match &self.projected {
             Projected::Heads(heads) => heads.qkv.activation_format(),
@@ -157,7 +159,7 @@ pub(crate) struct Model {
     pub(crate) shard: Shard,
     /// This rank's query heads.
     pub(crate) heads: HeadShape,
-    /// Inputs of the attention's output projection.
+    /// This rank's inputs of the attention's output projection.
     pub(crate) attended: Inputs,
     /// This rank's rows of the token embedding, on stages that embed or have a tied head.
     pub(crate) embed: Option<Linear>,
@@ -187,8 +189,8 @@ impl Model {
         linear.filter(|_| has_head)
     }
 
-    /// Writes the embedding of `token` at `position`, or zeros if another rank has it. Returns
-    /// `false` if another stage embeds.
+    /// Writes the embedding of `token` at `position` to `out`, or zeros if another rank has the
+    /// token's row. Returns `false` if another stage embeds.
     pub(crate) fn embed(&self, token: usize, position: usize, out: &mut [f32]) -> bool {
         let (Some(embed), true) = (&self.embed, self.shard.embeds()) else {
             return false;
@@ -209,8 +211,8 @@ impl Model {
         true
     }
 
-    /// Logits of the labels of a pooled hidden state, or the state itself if the model has no
-    /// labels.
+    /// Logits of the classification labels for a pooled hidden state, or the state itself if the
+    /// model has no labels.
     pub(crate) fn labelled(&self, pooled: Vec<f32>) -> Vec<f32> {
         let Some(score) = &self.score else {
             return pooled;

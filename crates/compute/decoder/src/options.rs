@@ -11,7 +11,7 @@ use crate::error::DecoderError;
 pub struct RawOptions {
     /// Compute threads.
     pub threads: usize,
-    /// Number of slots for sequences.
+    /// Number of slots: the maximum number of sequences in progress.
     pub max_num_seqs: usize,
     /// Maximum tokens per step.
     pub max_batched_tokens: usize,
@@ -36,9 +36,10 @@ pub enum Numerics {
     Int8,
     /// Weights quantised to 4 bits at load, 8-bit activations.
     Int4,
-    /// Quantised tensors keep their codes; others are converted to `floats`.
+    /// Quantised tensors keep their codes, or are requantised to 8 bits if the kernels do not
+    /// support their format; other tensors are converted to `floats`.
     AsStored {
-        /// Format of tensors stored as floats.
+        /// Weight format of tensors that the file stores as floats.
         floats: WeightFormat,
     },
 }

@@ -5,16 +5,17 @@ use penstock_kernels::Cpu;
 
 use crate::le_bytes::{copy_in, copy_out};
 
-/// Maximum numbers per exchange in shared memory: few enough that the parts stay in the caches.
+/// Numbers per exchange in shared memory, if a longer vector is divided: few enough that the parts
+/// stay in the caches.
 const WINDOW: usize = 16 << 10;
 
 /// A tensor-parallel group, this rank included. All ranks call the same methods in the same order
 /// with the same lengths. Every method fails with [`Lost`] if a rank is lost.
 pub trait Peers: Send {
-    /// This rank.
+    /// This rank's number in the group.
     fn rank(&self) -> usize;
 
-    /// Maximum numbers per `sum` or `share`.
+    /// Numbers per `sum` or `share` for callers that divide a longer vector.
     fn window(&self) -> usize;
 
     /// Buffer for this rank's part of the next `sum` or `gather`. The contents are unspecified.
@@ -31,7 +32,7 @@ pub trait Peers: Send {
     /// Broadcasts the `tokens` of rank 0 to all ranks.
     fn share(&mut self, tokens: &mut [u32]) -> Result<(), Lost>;
 
-    /// Ends all waits for this rank.
+    /// Ends the other ranks' waits for this rank with the error `reason`.
     fn end(&mut self, reason: &str);
 }
 
@@ -72,7 +73,7 @@ impl Peers for Group {
     }
 
     fn share(&mut self, tokens: &mut [u32]) -> Result<(), Lost> {
-        // Token bits as f32: they are copied, without arithmetic.
+        // Tokens are passed as the bits of f32 numbers, which are only copied.
         for (number, token) in Group::part(self).iter_mut().zip(&*tokens) {
             *number = f32::from_bits(*token);
         }

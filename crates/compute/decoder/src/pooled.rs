@@ -1,4 +1,5 @@
-//! Pooling state of a sequence.
+//! Pooling state of a sequence that produces a vector (for example, an embedding) instead of
+//! tokens.
 
 use penstock_wire::Pooling;
 
@@ -8,7 +9,8 @@ pub(crate) enum Pooled {
     Mean(Mean),
 }
 
-/// Running sum over the tokens, in ascending order for any chunks.
+/// Running sum of the tokens' hidden states. Tokens are added in ascending order, so the sum does
+/// not depend on how the prompt is divided into steps.
 #[derive(Default)]
 pub(crate) struct Mean {
     sum: Vec<f64>,
@@ -25,8 +27,8 @@ impl Pooled {
         }
     }
 
-    /// Checks that a plan from token `start` on can follow: a mean requires all tokens, and drafts
-    /// are refused.
+    /// Checks that a plan with tokens from position `start` on can follow the earlier ones: a mean
+    /// requires every token, and a pooled sequence has no drafts.
     pub(crate) fn check(&self, start: usize, drafts: usize) -> Result<(), String> {
         match self {
             _ if drafts > 0 => Err(format!("{drafts} drafts of a pooled sequence")),
@@ -53,7 +55,8 @@ impl Mean {
         pairs.for_each(|(sum, x)| *sum += f64::from(*x));
     }
 
-    /// The mean over all added rows: `more` is their number in this step.
+    /// The mean over all added rows, of which this step added `more`. Must be called before
+    /// [`Pooled::advance`] counts them.
     pub(crate) fn value(&self, more: usize) -> Vec<f32> {
         let count = (self.tokens + more) as f64;
         self.sum.iter().map(|sum| (sum / count) as f32).collect()

@@ -1,5 +1,5 @@
 //! Vectors of pooled sequences: hidden states after the final norm (of the last token, or the
-//! mean), or the classification head's logits of them.
+//! mean), or the classification head's logits for them.
 
 use penstock_kernels::Cpu;
 use penstock_wire::{StepPlan, VectorTable};

@@ -1,31 +1,32 @@
-//! Weight recipes: the location of each role's values in a checkpoint's tensors. Python's `model`
-//! package builds them from the checkpoint's tensor names; this crate constructs no names.
+//! Weight recipes: for each role of a weight (for example, a layer's query projection), where its
+//! values are in a checkpoint's tensors. Python's `model` package builds them from the checkpoint's
+//! tensor names; this crate constructs no names.
 
 use serde::Deserialize;
 
 use crate::error::DecoderError;
 
-/// Source of a matrix `[outputs, inputs]` or of a vector. In JSON a whole tensor is a plain string,
-/// its name.
+/// Source of a matrix `[outputs, inputs]` or of a vector. In JSON, the recipe of a whole tensor is
+/// the tensor's name, a plain string.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(from = "Written")]
 pub struct Recipe {
     /// Tensor name in the checkpoint.
     pub tensor: String,
-    /// Rows to take, after transposition; `None` = all.
+    /// Rows `[start, end)` to take, after transposition; `None` = all.
     pub rows: Option<[usize; 2]>,
-    /// Columns to take, after transposition; `None` = all.
+    /// Columns `[start, end)` to take, after transposition; `None` = all.
     pub cols: Option<[usize; 2]>,
     /// Index into the outermost dimension of a tensor that stacks experts.
     pub expert: Option<usize>,
     /// The tensor is stored as `[inputs, outputs]`.
     pub transposed: bool,
-    /// Tensor of scales, for a tensor of MXFP4 codes (16 bytes per 32 inputs) or of 8-bit floats
-    /// (one scale per 128 x 128 block).
+    /// Name of the tensor of scales, for a tensor of MXFP4 codes (16 bytes per 32 inputs) or of
+    /// 8-bit floats (one scale per 128 x 128 block).
     pub scales: Option<String>,
-    /// Size of the blocks (heads) whose two halves of rows are stored interleaved, as for
-    /// interleaved rotation. `rows` refers to the order after deinterleaving, with the first half
-    /// before the second.
+    /// Rows per block (head), if the two halves of each block are stored interleaved, as for
+    /// interleaved rotation. `rows` counts in the order after deinterleaving: the first half of a
+    /// block, then the second.
     pub interleaved: Option<usize>,
     /// Rows at the start of each block that are not interleaved; `None` = 0.
     pub unrotated: Option<usize>,
@@ -117,7 +118,8 @@ pub struct LayerRecipes {
     pub kv_a_norm: Option<Recipe>,
     /// Keys and values of all heads from the latent, `[heads * (plain_dim + value_dim), kv_rank]`.
     pub kv_b: Option<Recipe>,
-    /// Alternative to `kv_b`: stacks of `[kv_rank, plain_dim]` and `[value_dim, kv_rank]` by head.
+    /// Alternative to `kv_b`: `k_b` stacks a matrix `[kv_rank, plain_dim]` per head, `v_b` a matrix
+    /// `[value_dim, kv_rank]` per head.
     pub k_b: Option<Recipe>,
     pub v_b: Option<Recipe>,
     pub q_bias: Option<Recipe>,
@@ -126,7 +128,7 @@ pub struct LayerRecipes {
     pub o_bias: Option<Recipe>,
     pub q_norm: Option<Recipe>,
     pub k_norm: Option<Recipe>,
-    /// One score per query head.
+    /// Attention sinks: one logit per query head.
     pub sinks: Option<Recipe>,
     pub feed_forward_norm: Recipe,
     pub feed_forward_norm_bias: Option<Recipe>,
@@ -142,7 +144,7 @@ pub struct LayerRecipes {
     /// Router `[experts, hidden]`.
     pub router: Option<Recipe>,
     pub router_bias: Option<Recipe>,
-    /// Bias for the choice of experts only, `[experts]`.
+    /// Bias that is added to the experts' scores only for their choice, `[experts]`.
     pub router_correction: Option<Recipe>,
     pub shared_gate: Option<Recipe>,
     pub shared_up: Option<Recipe>,

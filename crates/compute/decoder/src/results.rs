@@ -16,7 +16,8 @@ pub(crate) enum Found {
 
 pub(crate) struct Results {
     result: StepResult,
-    /// Per sequence: true while all drafts so far were accepted, so the next token counts.
+    /// Per sequence: true while all drafts so far were accepted, so that the next token belongs to
+    /// the result.
     open: Vec<bool>,
 }
 
@@ -36,7 +37,8 @@ impl Results {
         let index = row.index;
         match found {
             Found::Token(token, scored) => self.token(row, token, scored),
-            // After sampled rows of the sequence, a late mask counts as a rejected draft.
+            // Only the sequence's first row reports a late mask. In a later row, a late mask counts
+            // as a rejected draft: the sequence's result ends before it.
             Found::Late => {
                 if self.result.counts[index] == 0 {
                     self.token(row, LATE_MASK, None);

@@ -1,4 +1,5 @@
-//! The rows of a step: sequences, positions, and cache locations of keys and values.
+//! The rows of a step's batch, one per token: their sequences, positions, and cache locations of
+//! keys and values.
 
 use penstock_kernels::{Place, Sequence, StepLease};
 use penstock_wire::StepPlan;
@@ -25,7 +26,7 @@ pub(crate) fn positions(sequences: &[Sequence]) -> Vec<usize> {
     sequences.iter().flat_map(of).collect()
 }
 
-/// Cosines and sines of each row's position.
+/// Writes the cosines and sines for each row's position to `cos_sin`.
 pub(crate) fn angles(positions: &[usize], rope: &Rope, cos_sin: &mut [f32]) {
     for (&position, angles) in positions.iter().zip(cos_sin.chunks_exact_mut(rope.dims())) {
         rope.angles(position, angles);

@@ -66,7 +66,7 @@ impl Runner {
         self.kv.iter().map(KvPool::handle).collect()
     }
 
-    /// Total number of experts whose weights were read, counted per layer and step.
+    /// Number of experts whose weights were read, summed over all layers and steps.
     pub(crate) fn experts_read(&self) -> u64 {
         self.buffers.inner.experts_read()
     }
@@ -76,10 +76,10 @@ impl Runner {
         self.collectives.end(reason);
     }
 
-    /// Computes a plan.
+    /// Computes the step that `plan` describes.
     ///
     /// # Errors
-    /// The plan violates the contract, or the forward pass failed.
+    /// The plan is invalid, or the forward pass failed.
     pub(crate) fn step(&mut self, mut plan: StepPlan) -> Outcome {
         let began = Instant::now();
         let mut result = self.compute(&mut plan);
@@ -140,7 +140,8 @@ impl Runner {
         }
     }
 
-    /// Records the last token of each sampled slot, on all ranks of the stage.
+    /// Records the last sampled token of each slot on all ranks of the stage: the next plan may
+    /// refer to it as `LAST_SAMPLED`.
     fn note_sampled(&mut self, plan: &StepPlan, result: &StepResult) -> Result<(), DecoderError> {
         let sampled: Vec<usize> = (0..plan.slots.len())
             .filter(|&i| plan.sample[i] != 0 && self.slots.draws(plan.slots[i]))
@@ -151,7 +152,8 @@ impl Runner {
         let mut end = 0;
         let last = |&i: &usize| {
             end += result.counts[i] as usize;
-            // The default is never read: on ranks that do not sample, and for a row that is not
+            // 0 stands for a missing token and is never used: ranks that do not sample get the
+            // token from the broadcast below, and no result depends on it after a row that is not
             // finite or was not sampled.
             let token = result.tokens[..end].last().copied().unwrap_or(0);
             token.max(0) as u32

@@ -7,7 +7,8 @@ use penstock_kernels::{Isa, Sampling, argmax, sample};
 use penstock_structured_output::Mask;
 use penstock_wire::SamplingParams;
 
-/// Sampler of one sequence. Processors apply in the order of the fields of [`SamplingParams`].
+/// Sampler of one sequence. Logit processors apply in the order of the fields of
+/// [`SamplingParams`].
 pub(crate) struct Sampler {
     sampling: Sampling,
     rules: SamplingParams,
@@ -55,9 +56,9 @@ impl Sampler {
         }
     }
 
-    /// Samples the token at `position` from a row of logits. `drafts`: tokens between the output so
-    /// far and the row. `mask`: the grammar's allowed tokens. If other rules ban all of them, only
-    /// the grammar applies.
+    /// Samples the token at `position` from a row of logits. `drafts`: draft tokens between the
+    /// output so far and the row. `mask`: the tokens that the grammar allows; if other rules ban
+    /// all of them, only the grammar applies.
     pub(crate) fn draw(
         &self,
         isa: Isa,
@@ -149,7 +150,7 @@ impl Sampler {
     }
 
     /// Repetition penalty: Keskar et al. 2019 (arXiv 1909.05858). Frequency and presence penalties:
-    /// OpenAI.
+    /// OpenAI's API.
     fn penalize(&self, logits: &mut [f32], drafts: &[i32]) {
         let rules = &self.rules;
         if !rules.needs_history() {
@@ -173,7 +174,7 @@ impl Sampler {
             }
         }
         for (&token, &count) in counts.iter() {
-            // Zero if both are disabled.
+            // Zero if both penalties are disabled.
             let penalty = rules.frequency_penalty * count as f32 + rules.presence_penalty;
             change(logits, token, |logit| logit - penalty);
         }

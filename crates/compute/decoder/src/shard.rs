@@ -15,7 +15,8 @@ use serde::Deserialize;
 use crate::error::DecoderError;
 use crate::spec::DecoderSpec;
 
-/// One rank's shard. Cuts ascend from 0 to the total; rank `r` has `cuts[r]..cuts[r + 1]`.
+/// One rank's shard. Each list of cuts divides a total among the ranks: it ascends from 0 to the
+/// total, and rank `r` has `cuts[r]..cuts[r + 1]`.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct Shard {
@@ -27,7 +28,7 @@ pub struct Shard {
     pub layers: [usize; 2],
     /// Cuts of the query heads.
     pub heads: Vec<usize>,
-    /// Cuts of the feed-forwards' inner columns, one list per width of the decoder.
+    /// Cuts of the feed-forwards' inner columns, one list per distinct inner width.
     pub mlp: Vec<Vec<usize>>,
     /// Cuts of the experts if ranks have whole ones; `None` = each rank has columns of all experts.
     pub experts: Option<Vec<usize>>,
@@ -153,7 +154,7 @@ impl Shard {
         cuts.map_or(0..width, |cuts| self.part(cuts))
     }
 
-    /// This rank's routed experts out of `count`, and its inner columns of each.
+    /// This rank's routed experts out of `count`, and its inner columns of each of them.
     pub(crate) fn experts(&self, count: usize, width: usize) -> (Range<usize>, Range<usize>) {
         match &self.experts {
             Some(cuts) => (self.part(cuts), 0..width),
@@ -181,14 +182,14 @@ impl Shard {
 /// activations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Inputs {
-    /// Columns of the matrix.
+    /// The columns of the matrix that this rank reads.
     pub(crate) columns: Range<usize>,
     /// Leading columns that belong to other ranks.
     pub(crate) lead: usize,
 }
 
 impl Inputs {
-    /// The inputs `own` out of `whole`.
+    /// The inputs `own` of a matrix with `whole` inputs, extended to whole groups.
     pub(crate) fn around(own: Range<usize>, whole: usize) -> Self {
         let start = own.start / GROUP * GROUP;
         Self {

@@ -19,13 +19,13 @@ use crate::step::{GroupLimits, Limits, check_distinct, drafts, refuse};
 pub(crate) struct Slot {
     pub(crate) sampler: Sampler,
     constraint: Option<Arc<Constraint>>,
-    /// Alternatives to report for sampled tokens; `None` = no log-probabilities.
+    /// Number of alternatives to report with each sampled token; `None` = no log-probabilities.
     pub(crate) logprobs: Option<usize>,
-    /// Alternatives to report for prompt tokens; `None` = no log-probabilities.
+    /// Number of alternatives to report with each prompt token; `None` = no log-probabilities.
     pub(crate) prompt_logprobs: Option<usize>,
     /// `Some` if the sequence produces a vector instead of tokens.
     pooled: Option<Pooled>,
-    /// By KV group.
+    /// One block table per KV group.
     tables: Vec<BlockTable>,
     /// Last sampled token.
     last: Option<i32>,
@@ -56,7 +56,7 @@ impl Slots {
         }
     }
 
-    /// The cost of masks since the previous call.
+    /// The cost of grammar masks since the previous call.
     pub(crate) fn take_mask_cost(&self) -> MaskCost {
         let cost = self.grammars.as_ref().map(Grammars::take_cost);
         cost.unwrap_or_default()
@@ -84,7 +84,7 @@ impl Slots {
     }
 
     /// Applies the (checked) plan: registrations and updates of block tables. Replaces
-    /// [`LAST_SAMPLED`] by the sampled tokens.
+    /// [`LAST_SAMPLED`] in the plan's tokens by each slot's last sampled token.
     pub(crate) fn apply(
         &mut self,
         plan: &mut StepPlan,
@@ -163,7 +163,8 @@ impl Slots {
         }
     }
 
-    /// Passes the tokens of a result to the sampler of `slot`. Negative values are skipped.
+    /// Passes a step's tokens to the sampler and the grammar of `slot`. A negative last value is
+    /// not a token and is skipped.
     pub(crate) fn accept(&mut self, slot: i32, tokens: &[i32]) {
         let Ok(slot) = get_mut(&mut self.states, slot) else {
             return;
@@ -184,7 +185,7 @@ impl Slots {
         }
     }
 
-    /// Leases the blocks of one group that the (applied) plan accesses.
+    /// Leases the blocks of one KV group that the (applied) plan accesses.
     pub(crate) fn lease<'a>(
         &self,
         plan: &StepPlan,
@@ -222,7 +223,7 @@ fn get_mut(states: &mut [State], slot: i32) -> Result<&mut Slot, DecoderError> {
     }
 }
 
-/// First position of sequence `i`, the position after its last, and the block size.
+/// First position of sequence `i` in the plan, the position after its last one, and the block size.
 fn span(plan: &StepPlan, i: usize, limits: &Limits) -> (usize, usize, usize) {
     let start = plan.starts[i] as usize;
     (start, start + plan.lengths[i] as usize, limits.block_size)
@@ -266,9 +267,9 @@ impl Slot {
 /// Block table of a sequence in one KV group; -1 = no block.
 #[derive(Clone, Default)]
 struct BlockTable {
-    /// Shared with the lease of a step.
+    /// Block numbers, shared with the lease of a step.
     blocks: Arc<Vec<i32>>,
-    /// All entries from this index on are blocks.
+    /// All entries from this index on are blocks, without -1.
     whole_from: usize,
 }
 

@@ -1,5 +1,6 @@
-//! Checkpoint tensors as rows to pack, read through a [`Recipe`]: exact codes if the file has
-//! blocks of 32, else f32.
+//! Checkpoint tensors as rows to pack, read through a [`Recipe`]: quantised codes are copied
+//! exactly if the file has them in blocks of 32 in a format of the kernels; other values are read
+//! as f32.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -20,14 +21,15 @@ use crate::recipe::Recipe;
 pub(crate) struct TensorRows<'a> {
     view: TensorView<'a>,
     arrival: Arrival<'a>,
-    /// Scales of MXFP4 codes stored in a separate tensor; the shape of `view` then counts numbers.
+    /// Scales of MXFP4 codes, if stored in a separate tensor; the shape of `view` then counts
+    /// codes, not bytes.
     scales: Option<TensorView<'a>>,
-    /// Scales of 8-bit floats.
+    /// Scales of 8-bit floats, one per 128 x 128 block.
     blocks: Option<BlockScales>,
     /// Blocks of rows in interleaved order.
     interleaved: Option<Interleaved>,
     transposed: bool,
-    /// First row of the matrix in the stored tensor (after other experts).
+    /// First row of the matrix in the stored tensor (after the experts before it).
     base: usize,
     /// The first row to read, in half-split order.
     first: usize,
@@ -90,7 +92,8 @@ fn stored<'a>(
         let problem = format!("tensor {:?}, stored as {alone},", view.name);
         return Err(DecoderError::Unsupported(problem));
     };
-    // Scales of 8-bit floats are read elsewhere; a tensor that was not converted to them has none.
+    // Scales of 8-bit floats are read in `TensorRows::open`. A tensor that the checkpoint keeps in
+    // another type has no scales.
     if view.dtype != DType::U8 {
         return Ok((view, None));
     }
@@ -143,7 +146,8 @@ impl<'a> TensorRows<'a> {
         let outermost = view.shape.first().copied().unwrap_or(0);
         let experts = recipe.expert.map(|e| (e + 1).max(outermost));
         expected.splice(0..0, experts);
-        // A slice may leave parts of its tensor to other recipes.
+        // With `rows` or `cols`, a recipe takes only a part of its tensor, so the tensor may be
+        // larger.
         let sliced = |at: usize| match (at == 0) != recipe.transposed {
             true => recipe.rows.is_some(),
             false => recipe.cols.is_some(),
@@ -195,8 +199,8 @@ impl<'a> TensorRows<'a> {
         self
     }
 
-    /// Restricts to `columns` of the current columns. The range starts at a block of 32 and ends at
-    /// one or at the end of the row.
+    /// Restricts the columns to `columns`, counted from the first current column. The range starts
+    /// at a block of 32 and ends at a block or at the end of the row.
     pub(crate) fn columns(mut self, columns: &Range<usize>) -> Self {
         let start = self.columns.start;
         self.columns = start + columns.start..start + columns.end;
@@ -211,7 +215,7 @@ impl<'a> TensorRows<'a> {
         self.arrival.check()?;
         match self.not_finite.load(Ordering::Relaxed) {
             FINITE => Ok(()),
-            // All MXFP4 codes are finite.
+            // All MXFP4 codes are finite, so the fault is in the scales if they are separate.
             row => {
                 let view = self.scales.as_ref().unwrap_or(&self.view);
                 Err(not_finite(view, self.damaged(row)))
@@ -272,8 +276,8 @@ impl RowSource for TensorRows<'_> {
 }
 
 impl TensorRows<'_> {
-    /// The blocks of a row. MXFP4 codes with separate scales are converted to GGUF blocks: a byte
-    /// of adjacent numbers becomes a byte of numbers 16 apart.
+    /// The bytes of a row. MXFP4 codes with separate scales are converted to GGUF blocks: a byte
+    /// with two adjacent codes becomes a byte with two codes that are 16 apart.
     fn row_bytes(&self, row: usize) -> Cow<'_, [u8]> {
         let row = self.stored(row);
         let Some(scales) = &self.scales else {
@@ -337,7 +341,8 @@ impl TensorRows<'_> {
         filled
     }
 
-    /// Copies the codes of a whole row if the file has groups of 32 of this form.
+    /// Copies the codes of a whole row if the file has them in groups of 32 in this format; else
+    /// returns `false`.
     fn whole_groups(&self, form: WeightFormat, row: usize, out: &mut GroupRow) -> bool {
         let bytes = self.row_bytes(row);
         match (form, self.view.dtype) {
@@ -379,7 +384,7 @@ fn half_at(bytes: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
 }
 
-/// Low nibbles are the first half of the codes, high ones the second.
+/// Unpacks 4-bit codes: the low nibbles are the first half of the codes, the high ones the second.
 fn nibbles(bytes: &[u8], codes: &mut [u8]) {
     let (low, high) = codes.split_at_mut(bytes.len());
     for ((b, l), h) in bytes.iter().zip(low).zip(high) {

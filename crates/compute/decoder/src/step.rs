@@ -18,7 +18,7 @@ pub(crate) struct Limits {
     pub(crate) max_position: usize,
     pub(crate) block_size: usize,
     pub(crate) groups: Vec<GroupLimits>,
-    /// Whether this rank receives the sampled tokens.
+    /// Whether this rank receives the sampled tokens: only in a decoder with one pipeline stage.
     pub(crate) last_sampled: bool,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct GroupLimits {
 }
 
 impl Limits {
-    /// Limits of a decoder with `blocks` blocks per KV group.
+    /// Limits of a decoder with `blocks[i]` blocks in KV group `i`.
     pub(crate) fn new(model: &Model, options: &Options, blocks: &[usize]) -> Self {
         let groups = model.kv_groups().iter().zip(blocks);
         let limits = |(group, &blocks): (&KvGroup, &usize)| GroupLimits {
@@ -54,7 +54,7 @@ pub(crate) fn refuse<T>(message: impl Into<String>) -> Result<T, DecoderError> {
     Err(DecoderError::Plan(message.into()))
 }
 
-/// Number of drafts at the end of sequence `i`.
+/// Number of draft tokens at the end of the plan's tokens of sequence `i`.
 pub(crate) fn drafts(plan: &StepPlan, i: usize) -> usize {
     plan.drafts.get(i).map_or(0, |&d| d as usize)
 }
@@ -150,7 +150,7 @@ fn check_registration(
     refuse(format!("registered slot {} {problem}", r.slot))
 }
 
-/// Checks the updates of the block tables without the tables.
+/// Checks the updates of the block tables as far as possible without the tables themselves.
 fn check_added(plan: &StepPlan, limits: &Limits) -> Result<(), DecoderError> {
     let offsets = &plan.added_offsets;
     let ascending = offsets.is_sorted() && offsets.first() == Some(&0);

@@ -40,7 +40,7 @@ impl StepFuture {
     /// already taken.
     ///
     /// # Errors
-    /// The plan violates the contract, or the forward pass failed.
+    /// The plan is invalid, or the forward pass failed.
     pub fn result(&self, timeout: Duration) -> Option<Outcome> {
         let (outcome, ready) = &*self.promise;
         let (mut outcome, _) = ready
@@ -53,7 +53,7 @@ impl StepFuture {
 /// The decoder's thread with its queue of plans. After a drop, the thread finishes the queue and
 /// exits.
 pub(crate) struct Running {
-    /// By KV group.
+    /// One handle per KV group.
     pub(crate) pools: Vec<PoolHandle>,
     /// Number of experts whose weights were read by completed steps.
     pub(crate) experts_read: Arc<AtomicU64>,
@@ -86,7 +86,7 @@ impl Running {
     pub(crate) fn submit(&self, plan: StepPlan) -> StepFuture {
         let promise = Promise::default();
         if let Some(jobs) = &self.jobs {
-            // The thread runs until the sender is dropped.
+            // The thread runs until the sender is dropped, so sending cannot fail.
             let _ = jobs.send((plan, Arc::clone(&promise)));
         }
         StepFuture { promise }

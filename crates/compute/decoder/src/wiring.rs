@@ -14,15 +14,15 @@ use crate::collectives::{After, Before, Joined};
 use crate::le_bytes::{copy_in, copy_out};
 use crate::peers::{Distant, Peers};
 
-/// Addresses of the other ranks.
+/// Connections of one rank to other ranks.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Wiring {
     /// The tensor-parallel group; null if the stage has one rank.
     pub group: Option<GroupWiring>,
-    /// From the same rank of the previous stage; null in the first stage.
+    /// Connection from the same rank of the previous stage; null in the first stage.
     pub before: Option<Pipe>,
-    /// To the same rank of the next stage; null in the last stage.
+    /// Connection to the same rank of the next stage; null in the last stage.
     pub after: Option<Pipe>,
     /// Timeout of a wait for another rank, in seconds.
     pub patience_s: f64,
@@ -38,7 +38,7 @@ pub enum GroupWiring {
         path: PathBuf,
         rank: usize,
         ranks: usize,
-        /// Maximum numbers per part.
+        /// Maximum f32 numbers that a rank contributes to one exchange.
         capacity: usize,
     },
     /// Streams between hosts; the other ranks connect to rank 0.
@@ -49,7 +49,7 @@ pub enum GroupWiring {
         key: String,
         rank: usize,
         ranks: usize,
-        /// Maximum numbers per part.
+        /// Maximum f32 numbers that a rank contributes to one exchange.
         capacity: usize,
     },
 }
@@ -84,13 +84,14 @@ pub enum Pipe {
 /// one message from `before` and produces one in `after`.
 #[derive(Default)]
 pub struct Carried {
-    /// Input of the stage's own `before`.
+    /// The caller sends the output of the previous stage here; `None` unless `before` is
+    /// [`Pipe::Carried`].
     pub before: Option<Sender<Vec<f32>>>,
-    /// Output of the stage's own `after`.
+    /// The caller receives this stage's output here; `None` unless `after` is [`Pipe::Carried`].
     pub after: Option<Receiver<Vec<f32>>>,
 }
 
-/// Opens a rank's connections; also returns the channel ends for its caller.
+/// Opens a rank's connections. Also returns the caller's ends of the channels of [`Pipe::Carried`].
 ///
 /// # Errors
 /// A file is missing or has a different shape, a stream cannot be opened, or its key is invalid.
@@ -98,7 +99,7 @@ pub fn join(wiring: &Wiring) -> Result<(Joined, Carried), CommError> {
     let patience = Duration::try_from_secs_f64(wiring.patience_s).unwrap_or(Duration::MAX);
     let group = |group: &GroupWiring| open_group(group, patience);
     let mut carried = Carried::default();
-    // The listening end first, because the connecting end waits for it.
+    // Open the listening end to the next stage first, because the next stage waits for it.
     let after = wiring
         .after
         .as_ref()
@@ -247,7 +248,8 @@ impl After for Writer {
     }
 }
 
-/// Connects at the first receive: by then the previous stage has its first plan.
+/// Receives over a stream. Connects at the first receive: by then the previous stage has its first
+/// plan.
 struct StreamBefore {
     address: SocketAddr,
     key: Key,
@@ -276,7 +278,7 @@ impl Before for StreamBefore {
     }
 }
 
-/// Accepts the connection at the first send.
+/// Sends over a stream. Accepts the connection at the first send.
 struct StreamAfter {
     listener: StreamListener,
     stream: Option<Stream>,

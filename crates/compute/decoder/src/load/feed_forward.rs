@@ -93,7 +93,8 @@ impl Loader<'_> {
         }
     }
 
-    /// Columns `own` of a feed-forward, with the output's bias if `adds_bias`.
+    /// Loads the inner columns `own` of a feed-forward, with the bias of the down projection if
+    /// `adds_bias`.
     fn mlp<'r>(
         &self,
         kind: &spec::FeedForward,

@@ -122,7 +122,8 @@ impl Loader<'_> {
         let first = head * (k + a.value_dim);
         let keys = some_rows(role("kv_b", &weights.kv_b)?, first..first + k);
         let rows = TensorRows::open(self.tensors, &keys, k, n)?;
-        // Stored codes are grouped along the other dimension: requantise them, with more bits.
+        // Stored codes share their scales along the other dimension, so they are requantised, to 8
+        // bits.
         let form = match self.numerics {
             Numerics::AsStored { .. } if !is_float(rows.dtype()) => WeightFormat::W8,
             numerics => numerics.form(rows.dtype()),

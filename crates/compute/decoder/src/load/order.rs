@@ -6,7 +6,7 @@ use crate::recipe::{LayerRecipes, Recipe, WeightRecipes};
 use crate::shard::Shard;
 use crate::spec::{DecoderSpec, FeedForward};
 
-/// Adds this rank's tensors approximately in the order of use.
+/// Adds this rank's tensors to `tensors`, approximately in the order in which the loader uses them.
 pub(crate) fn add_in_order(
     tensors: &mut ReadAhead<'_>,
     spec: &DecoderSpec,

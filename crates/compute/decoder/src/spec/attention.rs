@@ -28,22 +28,24 @@ pub struct AttentionSpec {
     pub head_dim: usize,
     /// Numbers per value head; `None` = `head_dim`.
     pub value_dim: Option<usize>,
-    /// Sliding window in tokens, itself included; `None` = unlimited.
+    /// Sliding window in tokens, including the token that attends; `None` = unlimited.
     pub window: Option<usize>,
-    /// Chunk size: a token attends only to the tokens of its own chunk.
+    /// Chunk size in tokens: a token attends only to the tokens of its own chunk. `None` = no
+    /// chunks.
     pub chunk: Option<usize>,
     /// Attention sinks: a learned logit per query head takes part in the softmax.
     #[serde(default)]
     pub sinks: bool,
     /// Norm of each query and key head, before rotation.
     pub qk_norm: Option<NormSpec>,
-    /// Epsilon of an RMS norm without weights of each query and key head, after rotation.
+    /// Epsilon of an RMS norm without weights that is applied to each query and key head after
+    /// rotation; `None` = no such norm.
     pub qk_norm_after: Option<f32>,
     /// Scale of the products of queries and keys; `None` = `head_dim ^ -0.5`.
     pub scale: Option<f32>,
     /// `c` of `c * tanh(score / c)`, which replaces the scaled score.
     pub softcap: Option<f32>,
-    /// Scale of queries by position.
+    /// Factor of queries that depends on their position; `None` = 1.
     pub temperature: Option<Temperature>,
     /// Query, key and value projections have biases.
     #[serde(default)]
@@ -83,7 +85,8 @@ pub struct LatentSpec {
     pub query_rank: Option<usize>,
     /// Size of the latent from which keys and values are projected.
     pub kv_rank: usize,
-    /// Numbers per query and key head without rotation, with rotation, and per value head.
+    /// `plain_dim` and `rope_dim`: numbers per query and key head without and with rotation.
+    /// `value_dim`: numbers per value head.
     pub plain_dim: usize,
     pub rope_dim: usize,
     pub value_dim: usize,
@@ -91,7 +94,7 @@ pub struct LatentSpec {
     pub norm: NormSpec,
     /// Scale of the products of queries and keys; `None` = `(plain_dim + rope_dim) ^ -0.5`.
     pub scale: Option<f32>,
-    /// Rotation of the rope parts.
+    /// Rotation of the `rope_dim` numbers of each query and key; `None` = no rotation.
     pub rope: Option<RopeSpec>,
 }
 
@@ -102,21 +105,22 @@ pub struct Heads {
     pub heads: usize,
     /// KV heads; divides `heads`.
     pub kv_heads: usize,
-    /// Numbers per cached key, and per query at the product with it.
+    /// Numbers per cached key, and per query when it is multiplied by the key.
     pub key_dim: usize,
     /// Numbers per head in the input of the output projection.
     pub value_dim: usize,
-    /// Latent attention: the value is this number of first numbers of the cached key.
+    /// Latent attention: the value consists of the first `latent` numbers of the cached key.
     pub latent: Option<usize>,
     /// Maximum numbers of a head that may be rotated.
     pub rope_dim: usize,
 }
 
-/// Rotary position encoding (Su et al. 2021), half-split.
+/// Rotary position encoding (Su et al. 2021), half-split: number `i` of a head is rotated together
+/// with number `i + dims / 2`.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct RopeSpec {
-    /// Base.
+    /// Base of the frequencies: pair `i` has the frequency `theta ^ (-2 i / dims)` before scaling.
     pub theta: f64,
     /// Numbers at the start of a head that are rotated; `None` = all.
     pub dims: Option<usize>,
@@ -130,43 +134,43 @@ pub struct RopeSpec {
 pub enum RopeScaling {
     /// Divides all frequencies by `factor`.
     Linear {
-        /// Divisor.
+        /// Divisor of the frequencies.
         factor: f64,
     },
     /// Divides low frequencies by `factor` and keeps high ones, with a ramp in between (Llama 3.1).
     Llama3 {
         /// Divisor of low frequencies.
         factor: f64,
-        /// Wavelengths above original / this are low frequencies.
+        /// Frequencies with wavelengths above `original_max_position / low_freq_factor` are low.
         low_freq_factor: f64,
-        /// Wavelengths below original / this are high frequencies.
+        /// Frequencies with wavelengths below `original_max_position / high_freq_factor` are high.
         high_freq_factor: f64,
         /// Training context before scaling.
         original_max_position: f64,
     },
-    /// Divides each frequency by an entry of the weights' vector `rope_factors`.
+    /// Divides each frequency by its entry in the weights' vector `rope_factors`.
     Factors {
-        /// As for [`RopeScaling::Yarn`].
+        /// Scale of cosines and sines.
         attention_factor: Option<f32>,
     },
     /// Divides each frequency by its entry in `divisors` (LongRoPE, Ding et al. 2024).
     Longrope {
-        /// One per pair.
+        /// One divisor per pair of rotated numbers.
         divisors: Vec<f32>,
-        /// As for [`RopeScaling::Yarn`].
+        /// Scale of cosines and sines.
         attention_factor: f32,
     },
     /// Divides pairs that turn less than `beta_slow` times within the original context by `factor`,
     /// and keeps pairs that turn more than `beta_fast` times, with a ramp over the pairs in between
     /// (YaRN, Peng et al. 2023).
     Yarn {
-        /// Divisor.
+        /// Divisor of the frequencies.
         factor: f64,
         /// Training context before scaling.
         original_max_position: f64,
-        /// Turns above which a pair is kept.
+        /// Pairs with more turns than this keep their frequency.
         beta_fast: f64,
-        /// Turns below which a pair is divided.
+        /// Frequencies of pairs with fewer turns than this are divided by `factor`.
         beta_slow: f64,
         /// The ends of the ramp are not rounded to whole pairs (gpt-oss).
         #[serde(default)]
@@ -248,7 +252,7 @@ impl Mixer {
         }
     }
 
-    /// See `DecoderSpec::unsupported`.
+    /// The first feature that this decoder does not support, if any.
     pub(super) fn unsupported(&self) -> Option<&'static str> {
         match self {
             Self::Gqa(attention) => attention.unsupported(),
@@ -278,7 +282,7 @@ impl LatentSpec {
         self.scale.unwrap_or(1.0 / dim.sqrt())
     }
 
-    /// See `DecoderSpec::unsupported`.
+    /// The first feature that this decoder does not support, if any.
     fn unsupported(&self) -> Option<&'static str> {
         let rms = self.norm.kind == NormKind::Rms && !self.norm.bias;
         first(&[(!rms, "a norm of the latent that is not plain RMS")])
@@ -323,7 +327,7 @@ impl AttentionSpec {
         self.scale.unwrap_or(1.0 / (self.head_dim as f32).sqrt())
     }
 
-    /// See `DecoderSpec::unsupported`.
+    /// The first feature that this decoder does not support, if any.
     fn unsupported(&self) -> Option<&'static str> {
         let rms = |n: NormSpec| n.kind == NormKind::Rms && !n.bias;
         let refusals = [

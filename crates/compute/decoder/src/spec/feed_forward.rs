@@ -25,7 +25,7 @@ pub enum FeedForward {
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct MlpSpec {
-    /// Inner width.
+    /// Width of the inner activations.
     pub intermediate: usize,
     pub activation: Activation,
     /// All matrices have biases.
@@ -57,16 +57,16 @@ pub struct ExpertsSpec {
     pub expert: Box<FeedForward>,
     /// Choice and weights of a token's experts.
     pub router: RouterSpec,
-    /// Shared expert, which computes every token.
+    /// Shared expert, through which every token passes; `None` = no such expert.
     pub shared: Option<Box<FeedForward>>,
     /// The shared expert's output is multiplied by the sigmoid of a learned logit.
     #[serde(default)]
     pub shared_gate: bool,
 }
 
-/// Rule for the choice and weights of experts: scores of the logits, `choice = score + correction`,
-/// groups, the experts with the highest choice values, their scores as weights, normalisation,
-/// scale.
+/// Rule for the choice and weights of a token's experts, in this order: logits become scores;
+/// `choice = score + correction`; only experts of the best groups stay eligible; those with the
+/// highest choice values are chosen; their scores, normalised and scaled, are the weights.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct RouterSpec {
@@ -78,15 +78,15 @@ pub struct RouterSpec {
     /// The router's logits have a bias.
     #[serde(default)]
     pub bias: bool,
-    /// Each expert has a bias for the choice only.
+    /// Each expert has a bias that affects its choice, but not its weight.
     #[serde(default)]
     pub correction: bool,
     /// Groups of experts; only the best groups are eligible.
     pub groups: Option<GroupsSpec>,
-    /// Divide weights by their sum.
+    /// Divide the weights of a token's experts by their sum.
     #[serde(default)]
     pub normalise: bool,
-    /// Added to the sum; `None` = 0.
+    /// Added to the sum that `normalise` divides by; `None` = 0.
     pub epsilon: Option<f32>,
     /// Scale of the weights; `None` = 1.
     pub scale: Option<f32>,
@@ -149,7 +149,7 @@ impl FeedForward {
         }
     }
 
-    /// Inner widths of all its dense parts.
+    /// Inner widths of all dense feed-forwards in it, experts included.
     pub(crate) fn widths(&self) -> Vec<usize> {
         match self {
             Self::Gated(mlp) | Self::Plain(mlp) => vec![mlp.intermediate],
@@ -187,7 +187,7 @@ impl FeedForward {
         }
     }
 
-    /// See `DecoderSpec::unsupported`.
+    /// The first feature that this decoder does not support, if any.
     pub(super) fn unsupported(&self) -> Option<&'static str> {
         match self {
             Self::Gated(mlp) | Self::Plain(mlp) => first(&[
@@ -223,7 +223,7 @@ impl ClampSpec {
 }
 
 impl ExpertsSpec {
-    /// Its experts, routed and shared.
+    /// The feed-forward of the routed experts, and the one of the shared expert if there is one.
     fn parts(&self) -> impl Iterator<Item = &FeedForward> {
         std::iter::once(&*self.expert).chain(self.shared.as_deref())
     }
@@ -249,7 +249,7 @@ impl ExpertsSpec {
         self.parts().try_for_each(FeedForward::check)
     }
 
-    /// See `DecoderSpec::unsupported`.
+    /// The first feature that this decoder does not support, if any.
     fn unsupported(&self) -> Option<&'static str> {
         let nested = self.parts().any(|part| matches!(part, FeedForward::Moe(_)));
         let gate = self.shared_gate && self.shared.is_none();

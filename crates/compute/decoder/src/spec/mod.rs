@@ -19,7 +19,7 @@ pub use feed_forward::{
 
 use crate::error::DecoderError;
 
-/// Upper bound on sizes.
+/// Upper bound on every size in a spec.
 const LARGEST: usize = 1 << 28;
 
 /// Description of a decoder-only transformer.
@@ -82,7 +82,7 @@ pub struct NormSpec {
     pub kind: NormKind,
     /// Added to the mean square or variance.
     pub eps: f32,
-    /// A bias is added after the weight.
+    /// A bias is added after the multiplication by the weight.
     #[serde(default)]
     pub bias: bool,
     /// The weight is the stored value plus 1 (Gemma's own files).
@@ -205,7 +205,7 @@ impl LayerSpec {
         self.feed_forward.check()
     }
 
-    /// See [`DecoderSpec::unsupported`].
+    /// The first feature of the layer that this decoder does not support, if any.
     fn unsupported(&self) -> Option<&'static str> {
         let mixer = self.mixer.unsupported();
         mixer
