@@ -16,10 +16,11 @@ pub struct Activations {
     pub(crate) codes: Aligned<i8>,
     /// Int8: one scale per 32 inputs.
     pub(crate) scales: Aligned<f32>,
-    /// Int8: scale times the sum of the group's codes; multiplied by the weights' minimum.
+    /// Int8: scale times the sum of the group's codes. A product adds it times the minimum of the
+    /// group's weights (`W4`).
     pub(crate) scaled_sums: Aligned<f32>,
     /// Int8: -128 times the sum of the group's codes. It cancels the offset of `W8` codes; a
-    /// fraction of it cancels the offset of `S4` codes.
+    /// fraction of it cancels that of `S4` and `Mx4` codes.
     pub(crate) offsets: Aligned<i32>,
     /// Bf16: values.
     pub(crate) halves: Aligned<u16>,

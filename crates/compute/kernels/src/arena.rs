@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use penstock_memory::Region;
 
-/// Size of a shared region.
+/// Size of a shared region in bytes.
 const SHARED: usize = 32 << 20;
-/// Minimum size of an allocation with its own region.
+/// Minimum size in bytes of an allocation that gets a region of its own.
 const OWN: usize = 8 << 20;
 
-/// The shared region in use, and its allocated bytes.
+/// The shared region that small allocations are taken from, and the number of its bytes in use.
 static CURRENT: Mutex<Option<(Arc<Region>, usize)>> = Mutex::new(None);
 
 /// Allocates `bytes` of zeroed memory, aligned to 64 bytes, valid while the region is held. `None`

@@ -30,7 +30,7 @@ unsafe impl Plain for i32 {}
 unsafe impl Plain for f32 {}
 
 const LINE: usize = 64;
-/// Minimum bytes of a long-lived allocation on huge pages.
+/// Minimum size in bytes of a long-lived allocation that is placed on huge pages.
 const LARGE: usize = 64 << 10;
 
 /// A zero-initialised slice of `T`, aligned to 64 bytes.
@@ -41,7 +41,7 @@ pub struct Aligned<T: Plain> {
 }
 
 enum Memory {
-    /// From the allocator, with the unaligned address.
+    /// From the global allocator, with the address that it returned, before alignment.
     Heap(NonNull<u8>),
     /// Part of a region on huge pages, kept mapped by this reference.
     Region { _kept: Arc<Region> },
@@ -141,7 +141,7 @@ impl<T: Plain> Default for Aligned<T> {
 impl<T: Plain> Drop for Aligned<T> {
     fn drop(&mut self) {
         if let Memory::Heap(raw) = self.memory {
-            // SAFETY: allocated in `zeroed` with the same layout.
+            // SAFETY: allocated in `allocated` with the same layout.
             unsafe { dealloc(raw.as_ptr(), Self::layout(self.len)) }
         }
     }
@@ -211,14 +211,15 @@ impl<'a, T> Shared<'a, T> {
 /// Output: adjacent columns of some rows.
 pub struct Columns<'a> {
     pub rows: &'a mut [f32],
-    /// Row stride.
+    /// Row stride in numbers.
     pub ld: usize,
-    /// The first column.
+    /// The first column to write.
     pub first: usize,
 }
 
 impl<'a> Columns<'a> {
-    /// Zeroes the columns outside the `own` ones to be written, in the first `rows` rows.
+    /// In the first `rows` rows, zeroes all columns but the `own` ones from `first` on, which a
+    /// task writes.
     pub(crate) fn clear_beside(&mut self, rows: usize, own: usize) {
         if own < self.ld {
             for row in self.rows.chunks_exact_mut(self.ld).take(rows) {
@@ -235,15 +236,15 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// Output: rows of heads.
+/// Output: numbers for each row of the batch and each head.
 pub struct HeadColumns<'a> {
     /// Storage of the rows.
     pub rows: &'a mut [f32],
-    /// Stride of the rows of a head.
+    /// Distance in numbers between consecutive rows of a head.
     pub row: usize,
-    /// Stride of heads.
+    /// Distance in numbers between consecutive heads of a row.
     pub head: usize,
-    /// Index of the first row of the first head.
+    /// Index in `rows` of the first number of row 0 and head 0.
     pub first: usize,
 }
 
@@ -271,7 +272,7 @@ impl SharedHeads<'_> {
         self.first + row * self.row + head * self.head
     }
 
-    /// `len` numbers of a row of a head.
+    /// The first `len` numbers of a row of a head.
     ///
     /// # Safety
     /// No two live parts overlap.

@@ -12,11 +12,11 @@ use crate::packed::{GROUP, PANEL, Packed};
 use crate::tasks::{self, Block, Task};
 use crate::threads::ThreadPool;
 
-/// Minimum work, in numbers, for which a row-wise operation is forked.
+/// Largest row-wise operation, in numbers (rows x width), that runs on the calling thread alone.
 const INLINE: usize = 16 * 1024;
 
 thread_local! {
-    /// A task's tiles before the activation.
+    /// Each thread's scratch memory: a task's tiles before the activation, or a row after its norm.
     static INNER: RefCell<Aligned<f32>> = RefCell::new(Aligned::zeroed(0));
 }
 
@@ -26,7 +26,7 @@ pub struct Cpu {
     threads: ThreadPool,
 }
 
-/// A linear layer: matrices with the same inputs and adjacent outputs.
+/// A linear layer: matrices with the same inputs, whose outputs are side by side.
 pub struct Linear {
     /// The matrices.
     pub parts: Vec<Packed>,
@@ -46,7 +46,9 @@ impl Linear {
     }
 }
 
-/// Activation after a feed-forward's first matrices.
+/// Activation between the first matrices of a feed-forward and its last one. Part 0 is the output
+/// of the gate projection (of the up projection if there is no gate), part 1 that of the up
+/// projection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ActivationFn {
     /// `silu(part 0) * part 1` (SwiGLU, Shazeer 2020).
@@ -62,16 +64,16 @@ pub enum ActivationFn {
 /// Bounds and constants of a clamped SwiGLU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Clamp {
-    /// Upper bound of the gate, and bound of the other part's magnitude.
+    /// Upper bound of part 0 (the gate), and bound of the magnitude of part 1.
     pub limit: f32,
     /// Factor of the gate in its sigmoid.
     pub alpha: f32,
-    /// Added to the other part.
+    /// Added to part 1 after the bound.
     pub offset: f32,
 }
 
 impl ActivationFn {
-    /// Number of input matrices.
+    /// Number of matrices before the activation.
     fn parts(self) -> usize {
         match self {
             Self::SiluGated | Self::GeluTanhGated | Self::Clamped(_) => 2,
@@ -135,7 +137,7 @@ impl Cpu {
         &self.threads
     }
 
-    /// Runs `body` for chunks of rows: on the calling thread if the work is small.
+    /// Runs `body(row)` for each row, of `width` numbers: in parallel unless the work is small.
     pub(crate) fn rows(&self, rows: usize, width: usize, body: &(dyn Fn(usize) + Sync)) {
         if rows * width <= INLINE {
             (0..rows).for_each(body);
@@ -231,7 +233,8 @@ impl Cpu {
         });
     }
 
-    /// `out[row] = linear(acts[row])`, or added to `out`; the row stride is `linear.n()`.
+    /// `out[row] = linear(acts[row])`, or `out[row] += linear(acts[row])`, depending on `mode`. The
+    /// row stride of `out` is `linear.n()`.
     pub fn matmul(&self, linear: &Linear, acts: &Activations, out: &mut [f32], mode: Mode) {
         let ld = linear.n();
         assert!(out.len() >= acts.m * ld, "output too short");
@@ -352,7 +355,7 @@ impl Cpu {
         });
     }
 
-    /// `x[i] +=` number i of each of `parts`, in their order.
+    /// `x[i] += part[i]` for each of `parts`, in order.
     pub fn add(&self, parts: &[&[f32]], x: &mut [f32]) {
         let chunk = x.len().div_ceil(self.threads.count()).max(INLINE);
         let (len, x) = (x.len(), Shared::new(x));
@@ -400,8 +403,8 @@ impl Cpu {
     }
 }
 
-/// Blocks of the products of `rows` rows with the parts of a linear layer. All matrices come with
-/// the first chunk of rows, then with the next.
+/// Blocks of the products of `rows` rows with the matrices `parts`. All products of the first chunk
+/// of rows come first, then those of the next chunk.
 fn chunked(parts: &[Packed], rows: usize) -> Vec<Block> {
     let parts = || parts.iter().map(Packed::panels).enumerate();
     let chunk = |rows: Range<usize>| {

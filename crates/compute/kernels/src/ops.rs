@@ -212,7 +212,7 @@ fn scale_row(x: &mut [f32], factor: f32) {
     x.iter_mut().for_each(|x| *x *= factor);
 }
 
-/// Propagates NaN: bounds are comparisons, not minima.
+/// NaN stays NaN: the bounds are comparisons, because a minimum would replace NaN by the limit.
 #[inline(always)]
 fn clamped_mul_row(gate: &mut [f32], up: &[f32], limit: f32, alpha: f32, offset: f32) {
     for (g, u) in gate.iter_mut().zip(up) {

@@ -28,7 +28,7 @@ use crate::threads::ThreadPool;
 
 /// Output features per panel.
 pub const PANEL: usize = 16;
-/// Inputs per scale.
+/// Number of inputs that share a scale.
 pub const GROUP: usize = 32;
 
 /// Number format of weights in memory.
@@ -64,7 +64,7 @@ impl WeightFormat {
         PANEL * k * self.bits() / 8
     }
 
-    /// 16-bit words of the scales (and minima) of one group in one panel.
+    /// Number of 16-bit words for the scales (and minima) of one group in one panel.
     pub(crate) fn scales_per_group(self) -> usize {
         match self {
             Self::W4 => 2 * PANEL,
@@ -178,7 +178,7 @@ pub fn microscale(exponent: i32) -> f32 {
 /// Bit position of an f32's exponent.
 const EXPONENT: u32 = 23;
 
-/// The scale of one feature of an `Mx4` group.
+/// The scale of output feature `lane` of an `Mx4` panel in group `group`.
 pub(crate) fn power_at(scales: &[u16], group: usize, lane: usize) -> f32 {
     let both = scales[(group * PANEL + lane) / 2].to_le_bytes();
     f32::from_bits(u32::from(both[lane % 2]) << EXPONENT)
@@ -204,7 +204,7 @@ fn microscaled(group: &[f32], codes: &mut [u8]) -> f32 {
     scale
 }
 
-/// Source of a matrix to pack.
+/// Source of the rows of a matrix to pack.
 pub trait RowSource: Sync {
     /// Writes output feature `row` as `k` f32 weights.
     fn fill_f32(&self, row: usize, out: &mut [f32]);
@@ -214,7 +214,7 @@ pub trait RowSource: Sync {
     fn fill_groups(&self, form: WeightFormat, row: usize, out: &mut GroupRow) -> bool;
 }
 
-/// A packed matrix of `n` x `k`.
+/// A packed matrix of `n` output features x `k` inputs.
 pub struct Packed {
     form: WeightFormat,
     n: usize,

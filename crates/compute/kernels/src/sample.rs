@@ -25,7 +25,7 @@ pub struct Sampling {
 pub struct Logprob {
     /// Natural logarithm of the token's probability under the unmodified logits.
     pub logprob: f32,
-    /// Number of tokens at least as likely, itself included.
+    /// 1 plus the number of more likely tokens.
     pub rank: u32,
     /// (token, logprob), most likely first.
     pub top: Vec<(u32, f32)>,
@@ -134,7 +134,7 @@ pub fn sample(isa: Isa, logits: &[f32], sampling: &Sampling, position: u64) -> u
     draw(candidates.kept[..nucleus].iter().copied(), u)
 }
 
-/// The input of top-p.
+/// The tokens that top-k and min-p keep: the input of top-p.
 struct Candidates {
     /// (token, weight), sorted by descending weight. Tokens that top-p excludes in any case may be
     /// missing.
@@ -193,7 +193,7 @@ fn sorted(logits: &[f32], floor: f32) -> Vec<(u32, f32)> {
     kept
 }
 
-/// Replaces each logit by its weight.
+/// Replaces each logit by its weight, `exp((logit - max) * scale)`.
 fn weights(mut tokens: Vec<(u32, f32)>, max: f32, scale: f32) -> Vec<(u32, f32)> {
     for (_, value) in &mut tokens {
         *value = exp((*value - max) * scale);
@@ -201,7 +201,7 @@ fn weights(mut tokens: Vec<(u32, f32)>, max: f32, scale: f32) -> Vec<(u32, f32)>
     tokens
 }
 
-/// Number of candidates that top-p keeps: the fewest that reach p of the total.
+/// Number of candidates that top-p keeps: the fewest whose weights reach `top_p` of the total.
 fn nucleus(candidates: &Candidates, top_p: f32) -> usize {
     if top_p >= 1.0 {
         return candidates.kept.len();

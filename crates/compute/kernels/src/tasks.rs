@@ -1,7 +1,7 @@
 //! Division of a matrix multiplication into tasks: panels x chunks of rows.
 //!
-//! Each thread gets a contiguous segment, so that its weights are one stream of memory. A thread
-//! that finishes early (cores are shared) steals small pieces from other segments.
+//! Each thread gets a contiguous segment of the panels, so that its weights are one stream of
+//! memory. A thread that finishes early (cores are shared) steals small pieces from other segments.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,7 +19,8 @@ const OWN_FEW_ROWS: usize = 12;
 /// Maximum rows that count as few.
 const FEW_ROWS: usize = 4;
 
-/// Minimum cost of a panel in rows: reading its weights takes as long as multiplying this many.
+/// Minimum cost of a panel in rows: reading its weights takes as long as multiplying this many
+/// rows.
 const READING: usize = 6;
 
 /// Product of some rows with all panels of one matrix.
@@ -50,7 +51,7 @@ pub(crate) fn chunks(rows: Range<usize>) -> impl Iterator<Item = Range<usize>> {
 }
 
 impl Block {
-    /// Panels per task: of the thread's own segment, or stolen.
+    /// Panels per task: from the thread's own segment if `own`, else from another thread's segment.
     fn claimed(&self, own: bool) -> usize {
         match own {
             true if self.rows.len() <= FEW_ROWS => OWN_FEW_ROWS,
@@ -67,11 +68,11 @@ impl Block {
 /// The blocks of one job.
 struct Job<'a> {
     blocks: &'a [Block],
-    /// Index of the first panel of each block over the whole job, and the end.
+    /// For each block, the index of its first panel among all panels of the job; then the total.
     starts: Vec<usize>,
 }
 
-/// Runs `body` over all panels of all blocks.
+/// Runs `body` for tasks that together cover all panels of all blocks.
 pub(crate) fn run(pool: &ThreadPool, blocks: &[Block], body: &(dyn Fn(Task) + Sync)) {
     let mut starts = vec![0];
     starts.extend(blocks.iter().scan(0, |end, block| {
@@ -99,7 +100,7 @@ pub(crate) fn run(pool: &ThreadPool, blocks: &[Block], body: &(dyn Fn(Task) + Sy
 }
 
 impl Job<'_> {
-    /// Boundaries of the segments of `threads` threads, at equal cost.
+    /// Boundaries of `threads` segments of equal cost, as indices of panels of the job.
     fn cuts(&self, threads: usize) -> Vec<usize> {
         let total: usize = self.blocks.iter().map(|b| b.cost() * b.panels).sum();
         let (mut block, mut before) = (0, 0);

@@ -3,7 +3,7 @@
 //! A job is published by incrementing an epoch. Threads claim tasks one by one from an atomic word
 //! that also contains the epoch. A thread that wakes up late thus cannot run a stale task or delay
 //! the caller, which claims tasks itself and waits only for claimed ones. Waiting threads spin for
-//! a bounded time and then park, because the cores are shared with the front door and the
+//! a bounded time and then park, because they share the cores with the API server and the
 //! scheduler.
 
 use std::cell::UnsafeCell;
@@ -23,7 +23,7 @@ struct Job {
 }
 
 struct Shared {
-    /// epoch << 32 | tasks not yet claimed.
+    /// epoch << 32 | number of tasks not yet claimed.
     state: AtomicU64,
     job: UnsafeCell<Job>,
     done: AtomicU32,
@@ -42,7 +42,7 @@ unsafe impl Sync for Shared {}
 // referent alive.
 unsafe impl Send for Shared {}
 
-/// A pool of `threads` workers, the calling thread included.
+/// A pool of threads, which includes the thread that calls [`ThreadPool::run`].
 pub struct ThreadPool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,

@@ -5,8 +5,8 @@ use std::arch::asm;
 use super::{Configuration, DEPTH, HalfTiles, LINE, ZEROS, load, release, store};
 
 /// The CPU's bf16 tiles. Tiles 0 to 3 are the sums, 4 is the left operand. Tiles 5 to 7 are right
-/// operands, so that loads overlap with products. If half products are configured, only 5 is, and 6
-/// and 7 are the operands of half products.
+/// operands, so that loads overlap with products. If half products are configured, only tile 5 is a
+/// right operand, and tiles 6 and 7 are the operands of half products.
 ///
 /// Sums stay in the tiles from call to call, because compiled code uses no tiles.
 #[derive(Default)]

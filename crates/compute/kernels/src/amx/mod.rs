@@ -28,9 +28,9 @@ pub(crate) use emulated::{Halves, Integers};
 #[cfg(not(test))]
 pub(crate) use {halves::HalfUnit as Halves, integers::IntegerUnit as Integers};
 
-/// Activation rows of one product.
+/// Maximum activation rows of one product.
 pub(crate) const HEIGHT: usize = 16;
-/// Sums (bf16) or dot products (integers) in flight at once.
+/// Number of sum tiles (bf16) or dot-product tiles (integers) in use at once.
 pub(crate) const WIDTH: usize = 4;
 /// Inputs of a whole bf16 product; a half product has 16.
 pub(crate) const DEPTH: usize = 32;
@@ -129,8 +129,8 @@ pub(crate) trait HalfTiles: Default {
     /// The unit is configured; each tile has space for the configured number of rows of 16 f32.
     unsafe fn store(&mut self, out: &[*mut f32], stride: usize);
 
-    /// Executes one product and discards its result. After an idle time of half a microsecond, the
-    /// unit is slow for as long. Sums are lost.
+    /// Executes one product and discards its result. After half a microsecond without a product,
+    /// the unit is slow for another half microsecond. Sums are lost.
     fn keep_awake(&mut self);
 
     /// Releases the tile state if the unit is configured, so that context switches need not save

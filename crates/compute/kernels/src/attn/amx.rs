@@ -53,7 +53,8 @@ pub(super) unsafe fn scores<U: HalfTiles>(
     }
 }
 
-/// Right operands of values as (first run within the stretch, number of runs).
+/// Right operands of values, each as (first run within the stretch, number of runs: 2 for a pair, 1
+/// for a run without its partner).
 fn sides(odd: bool, runs: usize) -> impl Iterator<Item = (usize, usize)> {
     let lone = usize::from(odd).min(runs);
     let pairs = (lone..runs).step_by(2).map(move |r| (r, 2.min(runs - r)));

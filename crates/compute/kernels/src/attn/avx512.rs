@@ -213,7 +213,7 @@ unsafe fn sums<const HALF: bool, const M: usize, const N: usize>(
     }
 }
 
-/// Rows whose maxima and sums are reduced at once.
+/// Number of rows whose maxima and sums are reduced at once.
 const REDUCED: usize = 4;
 
 /// As `generic::softmax` for all rows of `spans`, at a stride of [`SPLIT`]. Rounds the

@@ -6,8 +6,9 @@ use crate::kv::{KvType, RUN};
 use crate::ops::{exp2, for_each_isa};
 
 for_each_isa! {
-    /// Converts the scores of tokens `low..high` of a split to probabilities; other tokens become
-    /// zero. Returns (maximum, sum).
+    /// Converts the scores of tokens `low..high` of a split to probabilities that are not yet
+    /// divided by their sum; other tokens become zero. `result` = (maximum of the scaled scores,
+    /// sum).
     pub(super) fn softmax(
         scores: &mut [f32], scale: f32, low: usize, high: usize, result: &mut (f32, f32),
     ) = softmax_body;

@@ -18,10 +18,10 @@ use crate::ops;
 #[allow(missing_docs)]
 pub struct Latent {
     pub heads: usize,
-    /// Size of a query head's part without rotation, then with rotation.
+    /// `plain` and `rope`: numbers per query head without and with rotation.
     pub plain: usize,
     pub rope: usize,
-    /// Size of the latent.
+    /// Numbers per latent.
     pub rank: usize,
 }
 

@@ -27,9 +27,10 @@ pub use store::{Angles, HeadNorms, Place, Rotation};
 pub enum Seen {
     /// Full causal attention.
     All,
-    /// Sliding window: this number of last tokens, itself included.
+    /// Sliding window: a token attends to this many last tokens, itself included.
     Window(usize),
-    /// Chunked attention: the tokens of its own chunk of this size, aligned to absolute positions.
+    /// Chunked attention: a token attends to the tokens of its own chunk. Chunks have this many
+    /// tokens and are aligned to absolute positions.
     Chunk(usize),
 }
 
@@ -60,9 +61,9 @@ pub struct Scoring<'a> {
 
 /// Tokens per split.
 pub(crate) const SPLIT: usize = 256;
-/// Query rows per kernel call on vectors.
+/// Maximum query rows per kernel call on vector units.
 pub(crate) const ROWS: usize = 6;
-/// Maximum query rows per kernel call.
+/// Maximum query rows per kernel call on any unit (AMX tiles).
 pub(crate) const MOST_ROWS: usize = 16;
 
 /// The query rows (or probabilities) of one kernel call, `dim` numbers each. With bf16 keys,

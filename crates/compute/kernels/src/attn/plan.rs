@@ -20,10 +20,10 @@ const CHUNKS: usize = 8;
 pub struct HeadShape {
     /// Query heads.
     pub heads: usize,
-    /// Query heads per KV head, over all ranks.
+    /// Number of query heads per KV head, over all ranks.
     pub group: usize,
-    /// Query heads of the first KV head's group that are on another rank: a partition may split a
-    /// group.
+    /// Number of query heads in the first KV head's group that are on another rank, because a
+    /// partition may split a group.
     pub skipped: usize,
     /// Numbers per query and key head.
     pub head_dim: usize,
@@ -43,12 +43,12 @@ impl HeadShape {
         }
     }
 
-    /// KV heads that these query heads read.
+    /// Number of KV heads that these query heads read.
     pub fn kv_heads(&self) -> usize {
         (self.skipped + self.heads).div_ceil(self.group)
     }
 
-    /// Query heads that read KV head `kv`.
+    /// Range of the query heads that read KV head `kv`.
     pub fn queries(&self, kv: usize) -> Range<usize> {
         let from = (kv * self.group).saturating_sub(self.skipped);
         from..((kv + 1) * self.group - self.skipped).min(self.heads)
@@ -68,7 +68,8 @@ struct Task {
     sequence: usize,
     head: usize,
     rows: Range<usize>,
-    /// For a task with a single split: the split and the index of its result. `None` = all splits.
+    /// For a task with a single split: the split, and the index of its result in
+    /// [`AttentionPlan::partials`]. `None` = all splits.
     lone: Option<(usize, usize)>,
 }
 
@@ -140,7 +141,7 @@ impl AttentionPlan {
                 }));
             }
         }
-        // Longest tasks first, so that the job has a short tail.
+        // Longest tasks first, so that all threads end at about the same time.
         tasks.sort_by_key(|t| {
             std::cmp::Reverse(
                 sequences[t.sequence].start + t.rows.end - sequences[t.sequence].rows.start,
@@ -156,10 +157,10 @@ impl AttentionPlan {
         }
     }
 
-    /// Attends row i of `q` (heads x head_dim numbers, row stride `q_ld`, after rotation) to the
-    /// leased keys up to its own, which are already stored, and writes row i of each head of `out`.
-    /// The lease has the plan's sequences in the same order; `scoring` has a sink per query head,
-    /// if any.
+    /// Computes the attention of row i of `q` (heads x head_dim numbers, row stride `q_ld`, after
+    /// rotation) over the leased keys up to its own, and writes row i of each head of `out`. The
+    /// keys of all rows must be stored already. The lease has the plan's sequences in the same
+    /// order. The sinks in `scoring`, if any, are one per query head.
     #[allow(clippy::too_many_arguments)]
     pub fn run(
         &mut self,

@@ -1,4 +1,4 @@
-//! Attention of one KV head for some query rows over some splits.
+//! Attention of one KV head for some query rows, split by split: a split is 256 consecutive keys.
 
 use std::ops::Range;
 
@@ -62,7 +62,7 @@ impl State {
         self.values.resize(rows * dim, 0.0);
     }
 
-    /// Merges one split's result for `row` (which must not be entirely masked).
+    /// Merges one split's result for `row`, which must attend to at least one key of the split.
     pub(super) fn merge(
         &mut self,
         isa: Isa,
@@ -117,7 +117,7 @@ fn merge_body(max: &mut f32, sum: &mut f32, acc: &mut [f32], max2: f32, sum2: f3
 }
 
 for_each_isa! {
-    /// bf16 to f32.
+    /// Converts bf16 numbers to f32.
     fn widen(rounded: &[u16], out: &mut [f32]) = widen_body;
 }
 
@@ -136,9 +136,10 @@ pub(super) struct Scratch {
     scores: Aligned<f32>,
     p_bf16: Aligned<u16>,
     weighted: Aligned<f32>,
-    /// Values of one split in the V layout, for layouts whose values are part of the keys.
+    /// Copies of the values of one split: in the V layout if the pool stores values as part of the
+    /// keys, or with the runs of each pair adjacent for AMX.
     values: Aligned<u8>,
-    /// Released between stretches.
+    /// The AMX tile unit, released between stretches.
     tiles: Halves,
     pub(super) state: State,
 }
@@ -166,8 +167,8 @@ impl Scratch {
         }
     }
 
-    /// Attends the rows at absolute positions `positions` to a stretch of keys, and prefetches the
-    /// stretch `ahead`.
+    /// Adds the attention of the rows at absolute positions `positions` over a stretch of keys to
+    /// `state`, and prefetches the stretch `ahead`.
     pub(super) fn attend(
         &mut self,
         call: &Call<'_>,
@@ -366,7 +367,8 @@ fn softmax(
     }
 }
 
-/// `start` is the position of the first run.
+/// Sums the values weighted by the probabilities `p`. `start` is the position of the first run's
+/// first token.
 #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables))]
 fn weigh(
     (isa, dtype): (Isa, KvType),

@@ -23,7 +23,7 @@ pub struct Rotation<'a> {
     pub norms: Option<HeadNorms<'a>>,
     /// `None` = no rotation.
     pub angles: Option<Angles<'a>>,
-    /// Factor of each row's queries.
+    /// Factor of each row's queries after rotation; `None` = 1.
     pub query_factors: Option<&'a [f32]>,
 }
 

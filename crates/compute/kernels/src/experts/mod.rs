@@ -19,10 +19,10 @@ use crate::tasks::{self, Block};
 
 pub use route::{Choice, Groups, Routing, Score};
 
-/// Maximum pairs computed at once: bounds the buffers, and leaves enough rows per expert to reuse
-/// its weights.
+/// Maximum (row, choice) pairs computed at once: few enough to bound the buffers, and enough rows
+/// per expert to reuse its weights.
 const PAIRS: usize = 8192;
-/// Work, in numbers, of choosing one row's experts, per expert.
+/// Assumed work of the choice of a row's experts, in numbers per expert, for [`Cpu::rows`].
 const CHOOSING: usize = 16;
 
 /// Feed-forward of one expert, gated or not.
@@ -36,13 +36,14 @@ pub struct Expert {
 /// A layer's experts on this rank; all have the same shapes.
 pub struct Experts {
     pub experts: Vec<Expert>,
-    /// Index of the first one among the layer's experts.
+    /// Index of this rank's first expert among all experts of the layer.
     pub first: usize,
     /// Activation after the inner matrices.
     pub activation: ActivationFn,
     /// Number of inputs of the output projections.
     pub inputs: usize,
-    /// First input that the inner matrices produce; inputs outside their width are zero.
+    /// Index of the first input of the output projections that the inner matrices produce; inputs
+    /// outside the width of the inner matrices are zero.
     pub lead: usize,
     /// A choice's weight multiplies the expert's input instead of its output.
     pub weighted_inputs: bool,
@@ -63,11 +64,12 @@ impl Experts {
     }
 }
 
-/// Addend to the experts' sum: one row per token, with an optional factor.
+/// Addend to the experts' sum (the output of the shared expert): one row per token, with an
+/// optional factor.
 pub struct Beside<'a> {
     /// Rows in the shape of the output.
     pub rows: &'a [f32],
-    /// Logits of the rows' factors, which are their sigmoids, and the stride of the logits.
+    /// Logits, one per row, and their stride; the sigmoid of a logit is the factor of its row.
     pub gates: Option<(&'a [f32], usize)>,
 }
 
@@ -101,14 +103,15 @@ impl Default for ExpertBuffers {
     }
 }
 
-/// The pairs of some rows, sorted by expert.
+/// The (row, choice) pairs of some rows, sorted by expert.
 #[derive(Default)]
 struct Dispatch {
-    /// Row and input factor of each pair.
+    /// Row of each pair, and the weight of its choice.
     rows: Vec<(usize, f32)>,
-    /// Pair of each row's each choice; [`ELSEWHERE`] if the expert is on another rank.
+    /// Index of the pair for each choice of each row; [`ELSEWHERE`] if the expert is on another
+    /// rank.
     pairs: Vec<usize>,
-    /// Chosen experts and their pairs.
+    /// Each chosen expert and the range of its pairs.
     spans: Vec<(usize, Range<usize>)>,
 }
 
@@ -182,8 +185,8 @@ impl Cpu {
     }
 
     /// `out[row] = sum of weight * expert(acts[row])`, or of `expert(weight * acts[row])`, over the
-    /// row's choices that are on this rank, then `beside`. Or adds to `out`. The row stride of
-    /// `out` is `width`.
+    /// row's choices that are on this rank, plus `beside`. With [`Mode::Add`], `out[row] +=` that
+    /// sum.
     ///
     /// # Panics
     /// The rows have different numbers of choices, or shapes differ.
@@ -224,7 +227,7 @@ impl Cpu {
         }
     }
 
-    /// Computes the output of each pair; row indices are relative to `first`.
+    /// Computes the output of each pair. The pairs' row indices count from row `first` of `acts`.
     fn expert_outputs(
         &self,
         experts: &Experts,
@@ -271,8 +274,8 @@ impl Cpu {
         });
     }
 
-    /// Copies a row of activations for each pair, times the pair's factor if `weighted`. Row
-    /// indices are relative to `first`.
+    /// Copies a row of activations for each pair, times the pair's factor if `weighted`. The pairs'
+    /// row indices count from row `first` of `acts`.
     fn gather(
         &self,
         acts: &Activations,
@@ -336,7 +339,7 @@ struct Sums<'a> {
     each: usize,
     /// Outputs are multiplied by the choices' weights.
     weighted: bool,
-    /// The first row's index in the step.
+    /// Index of the first of these rows among all rows of the step.
     first: usize,
     beside: Option<&'a Beside<'a>>,
 }

@@ -4,8 +4,9 @@ use crate::ops::exp;
 
 /// Rule for the choice and weights of a token's experts.
 ///
-/// Order: scores of all experts, `choice = score + correction`, groups, the `chosen` experts with
-/// the highest choice values, their weights, normalisation, scale. Ties go to the lower index.
+/// In this order: the logits of all experts become scores; `choice = score + correction`; only
+/// experts of the best groups stay eligible; the `chosen` experts with the highest choice values
+/// are chosen; their scores, normalised and scaled, are the weights. Ties go to the lower index.
 #[derive(Clone, Debug)]
 pub struct Routing {
     /// Number of routed experts.
@@ -20,7 +21,7 @@ pub struct Routing {
     pub correction: Option<Vec<f32>>,
     /// Groups of experts; only the best groups are eligible.
     pub groups: Option<Groups>,
-    /// Divide weights by their sum plus this.
+    /// Divide a token's weights by their sum plus this number; `None` = do not divide.
     pub normalise: Option<f32>,
     /// Factor of the weights.
     pub scale: f32,
@@ -44,7 +45,7 @@ pub struct Groups {
     pub count: usize,
     /// Number of eligible groups.
     pub keep: usize,
-    /// Number of highest choice values in a group whose sum is the group's score.
+    /// The score of a group is the sum of this many of its highest choice values.
     pub best: usize,
 }
 
@@ -53,7 +54,7 @@ pub struct Groups {
 pub struct Choice {
     /// Index of the expert.
     pub expert: u32,
-    /// Factor of its output.
+    /// Factor of its output (of its input if [`weighted_inputs`](super::Experts::weighted_inputs)).
     pub weight: f32,
 }
 
@@ -104,7 +105,7 @@ impl Routing {
     }
 }
 
-/// Value of taken entries: below all others.
+/// Value of entries that are taken or not eligible: below all others.
 const TAKEN: f32 = f32::NEG_INFINITY;
 
 /// Returns the index of the largest number, the first in a tie, and marks it taken. NaN is never

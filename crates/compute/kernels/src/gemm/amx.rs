@@ -27,7 +27,7 @@ use crate::amx::{HEIGHT, IntegerTiles};
 use crate::packed::{GROUP, PANEL};
 use crate::tasks;
 
-/// Groups per iteration.
+/// Groups of inputs per iteration.
 const GROUPS: usize = 3;
 /// Activation rows per pass over a block; also the maximum of a task.
 const ROWS: usize = tasks::ROWS;
@@ -39,7 +39,7 @@ const TOGETHER: usize = 4;
 struct Work {
     /// Weight tiles, indexed by `panel * G + group`.
     codes: [MaybeUninit<[i8; GROUP * PANEL]>; GROUPS * PANELS],
-    /// Dot products of 16 rows, with the same index.
+    /// Dot products of 16 rows, indexed by `panel * G + group`.
     dots: [MaybeUninit<[i32; HEIGHT * PANEL]>; GROUPS * PANELS],
     /// Sums, indexed by `row * PANELS + panel`.
     sums: [MaybeUninit<[f32; PANEL]>; ROWS * PANELS],
@@ -84,7 +84,8 @@ pub(super) unsafe fn rows<const SOURCE: u8, U: IntegerTiles>(
     row
 }
 
-/// Rows to compute on tiles: a last product of few rows costs as much as a full one.
+/// Number of rows to compute on tiles: without the last ones if these are few, because a product of
+/// few rows costs as much as a full one.
 fn whole(rows: usize, fewest: usize) -> usize {
     let rest = rows % HEIGHT;
     rows - if rest < fewest { rest } else { 0 }

@@ -84,7 +84,7 @@ impl Part<'_> {
     unsafe fn multiply<U: HalfTiles>(&self, unit: &mut U, sums: &mut Sums) {
         let (acts, k) = (self.tile.acts.halves.as_ptr(), self.tile.acts.k_padded);
         let groups = self.tile.w.groups();
-        // A single stripe does not reuse its weights.
+        // A single stripe does not reuse its weights, so it takes all groups in one pass.
         let taken = if self.rows.len() <= HEIGHT {
             groups
         } else {

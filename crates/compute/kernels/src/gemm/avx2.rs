@@ -99,7 +99,8 @@ unsafe fn codes<const SOURCE: u8, const M: usize>(
             };
             if SOURCE == CENTRED || SOURCE == TABLED {
                 for (m, dots) in dots.iter_mut().enumerate() {
-                    // The offset is 128 times the sum; `S4` needs 8 times, `Mx4` 8 + 4 times.
+                    // The offset is -128 times the sum of the activation codes; `S4` needs -8
+                    // times, `Mx4` -(8 + 4) times.
                     let offset = *acts.offsets.as_ptr().add((row + m) * groups + g);
                     let fourth = if SOURCE == TABLED { offset >> 5 } else { 0 };
                     let offset = (offset >> 4) + fourth;

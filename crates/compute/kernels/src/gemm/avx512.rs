@@ -70,13 +70,13 @@ unsafe fn panels<const SOURCE: u8, U: IntegerTiles>(tile: &Tile<'_>) {
     }
 }
 
-/// Panels per block. Few rows are bound by the weights' memory stream, and one stream is prefetched
-/// better than four.
+/// Panels per block. With few rows, the time is that of reading the weights from memory, and one
+/// stream is prefetched better than four.
 fn width(tile: &Tile<'_>) -> usize {
     if tile.rows.len() <= ROWS { 1 } else { PANELS }
 }
 
-/// The block as stored in the matrix.
+/// The block of `count` panels from `panel` on, as stored in the matrix.
 fn packed(tile: &Tile<'_>, panel: usize, count: usize) -> Block {
     let (codes, scales) = (tile.w.panel(panel), tile.w.panel_scales(panel));
     // Prefetch at a fixed distance with few rows, else the whole next block.

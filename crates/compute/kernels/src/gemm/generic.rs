@@ -27,7 +27,8 @@ pub(super) unsafe fn compute(tile: &Tile<'_>) {
     }
 }
 
-/// Writes one row of a panel, with bias and mode.
+/// Adds the bias to one row of a panel, and stores it or adds it to the output, depending on the
+/// tile's mode.
 ///
 /// # Safety
 /// As `gemm::compute`; the row and the panel are in the tile.
@@ -105,7 +106,7 @@ fn s4(tile: &Tile<'_>, panel: usize, row: usize) -> [f32; PANEL] {
     let mut product = [0.0f32; PANEL];
     for g in 0..groups {
         let acts = &tile.acts.codes[row * tile.acts.k_padded + g * GROUP..][..GROUP];
-        // The offset is 128 times the sum; this format needs 8 times.
+        // The offset is -128 times the sum of the activation codes; this format needs -8 times.
         let mut dot = [tile.acts.offsets[row * groups + g] >> 4; PANEL];
         dot_nibbles(&mut dot, &codes[g * 256..][..256], acts, |code| code);
         let act_scale = tile.acts.scales[row * groups + g];
@@ -124,7 +125,7 @@ fn mx4(tile: &Tile<'_>, panel: usize, row: usize) -> [f32; PANEL] {
     let mut product = [0.0f32; PANEL];
     for g in 0..groups {
         let acts = &tile.acts.codes[row * tile.acts.k_padded + g * GROUP..][..GROUP];
-        // The offset is 128 times the sum; this format needs 12 times.
+        // The offset is -128 times the sum of the activation codes; this format needs -12 times.
         let offset = tile.acts.offsets[row * groups + g];
         let mut dot = [(offset >> 4) + (offset >> 5); PANEL];
         dot_nibbles(&mut dot, &codes[g * 256..][..256], acts, |code| {

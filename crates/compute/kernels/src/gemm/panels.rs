@@ -9,7 +9,7 @@ use crate::packed::{E2M1, GROUP, PANEL};
 /// Maximum panels per block.
 pub(super) const PANELS: usize = 4;
 
-/// Encoding of a register tile's weights: bytes.
+/// Encodings of a register tile's weights: bytes; [`NIBBLES`] are 4-bit codes with minima.
 pub(super) const BYTES: u8 = 0;
 pub(super) const NIBBLES: u8 = 1;
 /// Nibbles looked up in a table of entries around 12, with powers of two as scales.
@@ -17,7 +17,7 @@ pub(super) const TABLED: u8 = 2;
 /// Nibbles around 8, without minima.
 pub(super) const CENTRED: u8 = 3;
 
-/// Whether groups have minima.
+/// Whether the groups of the encoding `source` have minima.
 pub(super) const fn has_minima(source: u8) -> bool {
     source == NIBBLES
 }
@@ -28,7 +28,7 @@ pub(super) struct Block {
     pub(super) count: usize,
     /// Codes of the first panel.
     pub(super) codes: *const u8,
-    /// Byte distance of panels.
+    /// Distance in bytes between the codes of consecutive panels.
     pub(super) stride: usize,
     /// Scales of the first panel.
     pub(super) scales: *const u8,
@@ -72,15 +72,15 @@ impl Lookup {
 }
 
 /// Initial value of a group's dot products, which cancels the offset of the codes. `offset` is the
-/// offset of the group's activations.
+/// group's entry in `Activations::offsets`.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(super) fn first_dots<const SOURCE: u8>(offset: i32) -> __m512i {
     match SOURCE {
         BYTES => _mm512_set1_epi32(offset),
-        // 128 times the sum to 8 times.
+        // From -128 times the sum of the activation codes to -8 times.
         CENTRED => _mm512_srai_epi32::<4>(_mm512_set1_epi32(offset)),
-        // 128 times the sum to 8 + 4 times.
+        // From -128 times the sum of the activation codes to -(8 + 4) times.
         TABLED => {
             let offset = _mm512_set1_epi32(offset);
             _mm512_add_epi32(
@@ -92,7 +92,7 @@ pub(super) fn first_dots<const SOURCE: u8>(offset: i32) -> __m512i {
     }
 }
 
-/// Scales and minima of group `at`, relative to the block's first panel.
+/// Scales and minima of group `at`, counted from the first group of the block's first panel.
 #[inline]
 #[target_feature(enable = "avx512f,f16c")]
 pub(super) unsafe fn scale_and_min<const SOURCE: u8>(block: &Block, at: usize) -> (__m512, __m512) {
@@ -130,7 +130,7 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
-    /// Part `phase` of `phases` of the weights.
+    /// Prefetches part `phase` of `phases` of the upcoming weights.
     pub(super) fn part(tile: &Tile<'_>, block: &Block, (phase, phases): (usize, usize)) -> Self {
         Self {
             phase,
@@ -139,7 +139,7 @@ impl Ahead {
         }
     }
 
-    /// All weights.
+    /// Prefetches all upcoming weights.
     pub(super) fn whole(tile: &Tile<'_>, block: &Block) -> Self {
         let form = tile.w.form();
         let bytes = (form.panel_bytes(GROUP), 2 * form.scales_per_group());
@@ -153,7 +153,8 @@ impl Ahead {
         }
     }
 
-    /// Prefetches the data at the place of group `g` of `panels` panels, if `g` is in this phase.
+    /// Prefetches the upcoming weights that correspond to group `g` of each of `panels` panels, if
+    /// `g` is in this phase.
     #[inline(always)]
     pub(super) fn fetch(&self, panels: usize, g: usize) {
         if self.phases > 1 && g % self.phases != self.phase {
@@ -169,7 +170,8 @@ impl Ahead {
     }
 }
 
-/// Writes a register tile, with bias and mode.
+/// Adds the bias to a register tile, and stores it or adds it to the output, depending on the
+/// tile's mode.
 ///
 /// # Safety
 /// As `gemm::compute`; the tile's rows from `row` and panels from `panel` on exist.

@@ -1,8 +1,9 @@
 //! The layout of KV blocks: block -> KV head -> layer -> (K part, V part).
 //!
-//! A block of `block_size` tokens is contiguous, and within it each head's tiles of all layers are.
-//! A file, or a rank with other heads, thus copies one extent of a block. A tile holds the keys and
-//! values of one (head, layer), both cut into runs of 16 tokens:
+//! A block of `block_size` tokens is contiguous, and within a block the tiles of one KV head for
+//! all layers are contiguous. A transfer to a file, or to a rank with other heads, thus copies one
+//! extent per block. A tile holds the keys and values of one KV head in one layer, both cut into
+//! runs of 16 tokens:
 //!
 //! ```text
 //! bf16   K [run][dim / 2][token 16][2]        V [run][token / 2][dim][2]
@@ -39,14 +40,14 @@ impl KvType {
 /// The shape of a KV pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvLayout {
-    /// Number of decoder layers.
+    /// Number of decoder layers whose keys and values the pool holds.
     pub layers: usize,
     /// KV heads per layer.
     pub kv_heads: usize,
-    /// Numbers per key head.
+    /// Numbers per key of one KV head.
     pub head_dim: usize,
-    /// Latent attention: the value is this number of first numbers of the key. `None` = the value
-    /// is stored next to the key and has the same size.
+    /// Latent attention: the value consists of the first `latent` numbers of the key. `None` = the
+    /// value is stored next to the key and has the same size.
     pub latent: Option<usize>,
     /// Tokens per block, a multiple of 16.
     pub block_size: usize,
@@ -59,7 +60,7 @@ impl KvLayout {
         self.head_dim.next_multiple_of(16)
     }
 
-    /// Numbers per value, padded like keys.
+    /// Numbers per value, padded to a multiple of 16 like those of keys.
     pub(crate) fn value_dim(&self) -> usize {
         self.latent.unwrap_or(self.head_dim).next_multiple_of(16)
     }

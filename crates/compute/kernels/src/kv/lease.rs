@@ -13,7 +13,8 @@ use crate::activations::bf16_bits;
 /// Kernels access blocks through a [`StepLease`]; all other access is through a [`PoolHandle`].
 pub struct KvPool {
     memory: Arc<BlockMemory>,
-    /// Blocks marked as written by the current lease, or by a leaked one.
+    /// Blocks marked as written by the current lease, or by an earlier one that was leaked (never
+    /// dropped).
     written: Vec<usize>,
 }
 
@@ -83,7 +84,7 @@ impl KvPool {
             written: &mut self.written,
             sequences,
         };
-        // Marks of a leaked lease.
+        // Clears the marks of a leaked lease, if there was one.
         lease.memory.end_step(lease.written.drain(..));
         for sequence in &lease.sequences {
             let ordered = sequence.seen.start <= sequence.writes_from;
@@ -110,7 +111,7 @@ pub struct StepLease<'a> {
 }
 
 impl StepLease<'_> {
-    /// The pool's shape.
+    /// Layout of the pool.
     pub fn layout(&self) -> &KvLayout {
         self.memory.layout()
     }
@@ -130,8 +131,8 @@ impl StepLease<'_> {
         block
     }
 
-    /// Writes the K and V bytes of each run of 16 tokens of a sequence to `out`. `tokens` starts at
-    /// a run. In latent attention both are the K bytes.
+    /// Writes slices of the K and V bytes of each run of 16 tokens of a sequence to `out`. `tokens`
+    /// starts at the first token of a run. In latent attention both slices are the K bytes.
     pub(crate) fn runs<'r>(
         &'r self,
         sequence: usize,
@@ -210,7 +211,7 @@ impl Drop for StepLease<'_> {
     }
 }
 
-/// See [`StepLease::writer`].
+/// Stores keys and values in leased blocks. Created by [`StepLease::writer`].
 pub(crate) struct KvWriter<'a> {
     layout: KvLayout,
     lease: &'a StepLease<'a>,
@@ -218,8 +219,8 @@ pub(crate) struct KvWriter<'a> {
 
 impl KvWriter<'_> {
     /// Clears the values of one layer in a block, before its first token is stored. Masked tokens
-    /// have a probability of exactly zero, so their values must be finite; a previous owner may
-    /// have left infinity or NaN.
+    /// have a probability of exactly zero; zero times a value is zero only if the value is finite,
+    /// and the block's previous sequence may have left infinity or NaN.
     ///
     /// # Safety
     /// No other task accesses the block's tiles of this layer during the call.

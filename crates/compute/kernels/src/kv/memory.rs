@@ -1,8 +1,8 @@
 //! The memory of KV blocks, with run-time borrow checks per block.
 //!
-//! A step leases the blocks of its plan; transfers to and from other memory borrow single blocks
-//! meanwhile. A block is free, or has readers, or has one writer. A conflicting request fails at
-//! once instead of waiting.
+//! A step leases the blocks of its plan. At the same time, transfers to and from other memory
+//! borrow single blocks. A block is free, or has readers, or has one writer. A conflicting request
+//! fails at once instead of waiting.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
@@ -34,12 +34,13 @@ pub(super) struct BlockMemory {
 }
 
 /// Excludes transfers from writing to blocks that the step in flight only reads. Such blocks have
-/// no marks of their own, because their number grows with the contexts.
+/// no marks of their own, because their number grows with the length of the contexts, and so would
+/// the cost of marking them.
 #[derive(Default)]
 struct Gate {
     /// Blocks that the step reads.
     reads: Vec<Entries>,
-    /// Bitmap of `reads`, built on a transfer's first write request during the step.
+    /// Bitmap of the blocks in `reads`, built on a transfer's first write request during the step.
     read_bits: Vec<u64>,
     /// Number of live [`BlockWrite`]s.
     writers: usize,
@@ -93,8 +94,8 @@ impl BlockMemory {
         self.states.get(block)
     }
 
-    /// A block's memory, all of it initialised. Creating a reference requires a block state that
-    /// allows it.
+    /// A block's memory, all of it initialised. The caller may create a reference to it only while
+    /// the block's state allows that.
     fn bytes(&self, block: usize) -> *mut [u8] {
         assert!(block < self.blocks(), "block outside the KV pool");
         let len = self.layout.block_bytes();
@@ -130,7 +131,7 @@ impl BlockMemory {
         if gate.writers > 0 {
             let lent = |&block: &usize| {
                 let state = self.states.get(block);
-                // Relaxed: set and cleared with the gate locked.
+                // Relaxed is enough: `LENT` is set and cleared only while the gate is locked.
                 state.is_some_and(|s| s.load(Ordering::Relaxed) & LENT != 0)
             };
             if let Some(block) = read_blocks(&reads).find(lent) {
@@ -191,11 +192,12 @@ impl PoolHandle {
                 }
             }
         });
-        // Without the thread, blocks are backed on first use.
+        // Without the thread, the system backs blocks with memory on first use.
         drop(started);
     }
 
-    /// Borrows a block for reading; `None` if it is being written or is not in the pool.
+    /// Borrows a block for reading. Returns `None` if the step or a transfer writes it, or it is
+    /// not in the pool.
     pub fn read(&self, block: usize) -> Option<BlockRead> {
         let state = self.pool.states.get(block)?;
         let more = |state: u32| {
@@ -209,7 +211,8 @@ impl PoolHandle {
         Some(BlockRead { pool, block })
     }
 
-    /// Borrows a block for writing; `None` if it is in use or not in the pool.
+    /// Borrows a block for writing. Returns `None` if the step or a transfer reads or writes it, or
+    /// it is not in the pool.
     pub fn write(&self, block: usize) -> Option<BlockWrite> {
         let state = self.pool.states.get(block)?;
         let mut gate = self.pool.gate();
