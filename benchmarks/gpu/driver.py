@@ -1,24 +1,29 @@
-"""The torch backend with random weights, driven by a small scheduler in this file. Unlike the
-product's front door and scheduler, it does not need the compiled extension.
+"""The torch backend with random weights, under the product's scheduler. The front door is left out
+because it needs the compiled extension.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
+import sys
 import time
+from array import array
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.gpu.sizes import BLOCK, Sizes
+from benchmarks.gpu.sizes import BLOCK, Sizes, blocks_of
 from penstock.config import Raw, resolve
-from penstock.core import Registration, StepPlan
-from penstock.core.plan import LAST_SAMPLED
+from penstock.core import FinishReason, GenerationParams, Registration, StepPlan, StepResult
+from penstock.core import Request as EngineRequest
+from penstock.kv import BlockHasher, KvCache
+from penstock.kv.hashing import UNIT
 from penstock.model import load_model
 
 GREEDY = {
@@ -38,6 +43,8 @@ GREEDY = {
     "suppressed": [],
     "suppressed_until": 0,
 }
+
+SAMPLING = json.dumps(GREEDY).encode()
 
 
 @dataclass
@@ -106,22 +113,10 @@ class Request:
 
     prompt: list[int]
     output: int
-    shared: int = 0
-    """Prompt tokens at the beginning whose KV another request computes."""
-    slot: int = -1
-    blocks: list[int] = field(default_factory=list)
-    """Blocks of `shared` come first."""
-    computed: int = 0
-    registered: bool = False
-    arrived: int = 0
     sent_s: float = 0.0
+    """When it was admitted to the batch."""
     first_s: float = 0.0
     last_s: float = 0.0
-
-    @property
-    def left(self) -> int:
-        """Tokens still to be computed; the last sampled token is never computed."""
-        return len(self.prompt) + self.output - 1 - self.computed
 
 
 def requests(sizes: Sequence[tuple[int, int]], vocabulary: int, prefix: int = 0) -> list[Request]:
@@ -132,117 +127,123 @@ def requests(sizes: Sequence[tuple[int, int]], vocabulary: int, prefix: int = 0)
         return [drawn.randrange(vocabulary) for _ in range(count)]
 
     common = tokens(prefix)
-    return [
-        Request([*common, *tokens(prompt)], output, shared=prefix if at else 0)
-        for at, (prompt, output) in enumerate(sizes)
-    ]
+    return [Request([*common, *tokens(prompt)], output) for prompt, output in sizes]
+
+
+def hash_chain(identity: bytes, parent: bytes | None, tokens: array[int]) -> list[bytes]:
+    """Digests of units of tokens. The product's rule is in the extension."""
+    digests = [parent or identity]
+    for at in range(0, len(tokens), UNIT):
+        digests.append(hashlib.sha256(digests[-1] + tokens[at : at + UNIT].tobytes()).digest())
+    return digests[1:]
 
 
 class Driver:
-    """Schedules plans and processes their results, with two in flight. A request keeps its blocks
-    until it ends.
-    """
+    """Runs requests and plans on a backend, with at most two plans in flight."""
 
     def __init__(self, backend: Any, blocks: int, sizes: Sizes) -> None:
-        self.backend, self.sizes = backend, sizes
+        self.backend, self.blocks, self.sizes = backend, blocks, sizes
         self.steps = 0
         self.tokens: list[int] = []
         """All tokens sampled in the last run, in step order."""
-        self._free = deque(range(blocks))
-        self._slots = deque(range(sizes.sequences))
-        self._open: list[Request] = []
-        self._flying: deque[tuple[Any, list[Request]]] = deque()
-        self._prefix: list[int] = []
-        """Blocks of the prefix that the requests of a run share."""
+        self._flying: deque[tuple[StepPlan, Any]] = deque()
 
-    def run(self, requests: Sequence[Request], concurrency: int) -> float:
-        """Seconds until all requests are answered, with at most `concurrency` running."""
-        began, waiting = time.perf_counter(), deque(requests)
-        self.tokens, self._prefix = [], []
+    def run(
+        self, requests: Sequence[Request], concurrency: int, *, prefixes: bool = False
+    ) -> float:
+        """Seconds until all requests are answered, with at most `concurrency` in the scheduler.
+        With `prefixes`, a prefix that several prompts share is computed once.
+        """
+        scheduler, sent, ended = self._scheduler(prefixes=prefixes), 0, 0
+        began, self.tokens = time.perf_counter(), []
         try:
-            while waiting or self._open:
-                parts = self._decodes()
-                parts += self._admitted(waiting, concurrency, self.sizes.budget - len(parts))
-                if parts:
-                    self.submit(parts)
-                elif not self._flying:
-                    raise RuntimeError(f"no room for a request: {len(self._free)} blocks are free")
-                self.take(1 if parts else len(self._flying) - 1)
+            while ended < len(requests):
+                for at in range(sent, min(ended + concurrency, len(requests))):
+                    _send(scheduler, at, requests[at])
+                    sent += 1
+                plan = scheduler.schedule()
+                if plan is not None:
+                    self.submit(plan)
+                for computed, result in self.take(1 if plan else len(self._flying) - 1):
+                    scheduler.apply(computed, result)
+                ended += self._record(scheduler, requests)
         finally:
             self._flying.clear()
-            for own in list(self._open):
-                self.release(own)
-            self._free.extend(self._prefix)
         return time.perf_counter() - began
 
-    def reserve(self, own: Request) -> bool:
-        """Reserve a slot and blocks for the whole request, if there is room."""
-        prefix = own.shared // BLOCK
-        needed = -(-(len(own.prompt) + own.output) // BLOCK) - prefix
-        if not self._slots or len(self._free) < needed:
-            return False
-        own.slot = self._slots.popleft()
-        own.blocks = self._prefix[:prefix] + [self._free.popleft() for _ in range(needed)]
-        own.computed = own.shared
-        own.sent_s = time.perf_counter()
-        self._open.append(own)
-        return True
+    def _scheduler(self, *, prefixes: bool) -> Any:
+        """A scheduler for an offline batch, whose prompts are not paced."""
+        # Imported after `stand_in`, which replaces the extension.
+        from penstock.scheduler import Limits, Scheduler
 
-    def release(self, own: Request) -> None:
-        self._open.remove(own)
-        self._slots.append(own.slot)
-        self._free.extend(block for block in own.blocks if block not in self._prefix)
+        sizes = self.sizes
+        limits = Limits(
+            max_num_seqs=sizes.sequences,
+            max_num_batched_tokens=sizes.budget,
+            max_model_len=sizes.longest,
+            max_queue=sys.maxsize,
+            vocab_size=sys.maxsize,
+            eos_token_ids=frozenset(),
+            arrivals=False,
+        )
+        # No request has a salt, so no chain needs a root.
+        hasher = BlockHasher(BLOCK, bytes(32), hash_chain, lambda *_: b"") if prefixes else None
+        return Scheduler(limits, KvCache(BLOCK, [self.blocks], hasher=hasher), time.perf_counter)
 
-    def submit(self, parts: Sequence[tuple[Request, list[int]]]) -> None:
+    def _record(self, scheduler: Any, requests: Sequence[Request]) -> int:
+        """Record the arrival times of tokens; returns the number of requests that ended."""
+        ended, now, rows = 0, time.perf_counter(), scheduler.take_outputs()
+        self.tokens += rows.tokens
+        columns = zip(rows.ids, rows.finish, rows.queue_us, strict=True)
+        for row, (at, finish, queue_us) in enumerate(columns):
+            if finish not in (FinishReason.NONE, FinishReason.LENGTH):
+                reason = f"{FinishReason(finish).name} {rows.errors.get(row, '')}"
+                raise RuntimeError(f"request {at} ended as {reason}")
+            own = requests[at]
+            own.sent_s += queue_us / 1e6
+            own.first_s, own.last_s = own.first_s or now, now
+            ended += finish == FinishReason.LENGTH
+        return ended
+
+    def submit(self, plan: StepPlan) -> None:
         self.steps += 1
-        plan, sampled = StepPlan(self.steps), []
-        for own, tokens in parts:
-            if not own.registered:
-                plan.registrations.append(Registration(own.slot, json.dumps(GREEDY).encode()))
-            plan.slots.append(own.slot)
-            plan.starts.append(own.computed)
-            plan.lengths.append(len(tokens))
-            plan.sample.append(own.computed + len(tokens) >= len(own.prompt))
-            plan.tokens.extend(tokens)
-            plan.kept.append(len(own.blocks) if own.registered else 0)
-            plan.added.extend([] if own.registered else own.blocks)
-            plan.added_offsets.append(len(plan.added))
-            own.computed += len(tokens)
-            own.registered = True
-            sampled += [own] if plan.sample[-1] else []
-        self._flying.append((self.backend.submit(plan), sampled))
+        self._flying.append((plan, self.backend.submit(plan)))
 
-    def take(self, left: int) -> None:
-        """Process the results of the oldest steps until at most `left` are in flight."""
+    def take(self, left: int) -> Iterator[tuple[StepPlan, StepResult]]:
+        """The oldest plans with their results, until at most `left` are in flight."""
         while len(self._flying) > max(0, left):
-            step, sampled = self._flying.popleft()
-            self.tokens += step.result().tokens
-            now = time.perf_counter()
-            for own in sampled:
-                own.first_s, own.last_s = own.first_s or now, now
-                own.arrived += 1
-                if own.arrived == own.output:
-                    self.release(own)
+            plan, step = self._flying.popleft()
+            yield plan, step.result()
 
-    def _decodes(self) -> list[tuple[Request, list[int]]]:
-        return [(own, [LAST_SAMPLED]) for own in self._open if own.left > 0]
+    def drain(self, left: int) -> None:
+        """Wait until at most `left` plans are in flight."""
+        for _ in self.take(left):
+            pass
 
-    def _admitted(
-        self, waiting: deque[Request], concurrency: int, budget: int
-    ) -> list[tuple[Request, list[int]]]:
-        """Whole prompts within the budget. Prompts with a shared prefix wait for the plan after the
-        one that computes the prefix.
-        """
-        found: list[tuple[Request, list[int]]] = []
-        while waiting and len(self._open) < concurrency:
-            own = waiting[0]
-            if own.shared and any(not other.shared for other, _ in found):
-                break
-            if len(own.prompt) - own.shared > budget or not self.reserve(own):
-                break
-            waiting.popleft()
-            if waiting and not own.shared:
-                self._prefix = own.blocks[: waiting[0].shared // BLOCK]
-            budget -= len(own.prompt) - own.computed
-            found.append((own, own.prompt[own.computed :]))
-        return found
+
+def _send(scheduler: Any, number: int, own: Request) -> None:
+    own.sent_s, own.first_s = time.perf_counter(), 0.0
+    parameters = GenerationParams(max_tokens=own.output, ignore_eos=True)
+    prompt = array("i", own.prompt)
+    scheduler.add(EngineRequest(number, prompt, parameters, own.sent_s, sampling=SAMPLING))
+
+
+def decode_plans(rows: int, context: int, steps: int, vocabulary: int) -> Iterator[StepPlan]:
+    """Plans of one token for each of `rows` sequences. All tokens before it are taken as computed:
+    `context` - 1 of them in the first plan.
+    """
+    drawn, entries = random.Random(1), blocks_of(context + steps)
+    tokens = [drawn.randrange(vocabulary) for _ in range(rows)]
+    for step in range(steps):
+        plan = StepPlan(step + 1)
+        plan.slots.extend(range(rows))
+        plan.starts.extend([context - 1 + step] * rows)
+        plan.lengths.extend([1] * rows)
+        plan.sample.extend([True] * rows)
+        plan.tokens.extend(tokens)
+        plan.kept.extend([entries if step else 0] * rows)
+        if not step:
+            plan.registrations.extend(Registration(slot, SAMPLING) for slot in range(rows))
+            plan.added.extend(range(rows * entries))
+        plan.added_offsets.extend((at + 1) * entries * (not step) for at in range(rows))
+        yield plan

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 
 from benchmarks.gpu import serving
-from benchmarks.gpu.driver import Driver, Rank, Request, fill, open_backend, requests
+from benchmarks.gpu.driver import Driver, Rank, decode_plans, fill, open_backend, requests
 from benchmarks.gpu.items import Results
 from benchmarks.gpu.loads import LARGE, workloads
 from benchmarks.gpu.machine import Ceilings
 from benchmarks.gpu.native import stand_in
 from benchmarks.gpu.shapes import Shape, shape_of, write_checkpoint
-from benchmarks.gpu.sizes import BLOCK, DRY, FULL, Sizes
+from benchmarks.gpu.sizes import DRY, FULL, Sizes, blocks_of
 from benchmarks.gpu.timing import Compiler, Timing
 from penstock.backends.torch.startup.memory import step_bytes
 from penstock.core import StepPlan
@@ -109,7 +109,7 @@ def start(
         fill(backend._weights)
     timing.wait()
     began = clock()
-    blocks = torch.tensor([blocks_of(backend, sizes)], device=timing.device)
+    blocks = torch.tensor([_pool(backend, sizes)], device=timing.device)
     blocks = int(backend._ranks.share(blocks))
     _note_memory(results, timing, backend, sizes, blocks)
     backend.allocate([blocks])
@@ -130,11 +130,11 @@ def start(
     return Model(name, shape, driver, timing, ceilings, sizes, blocks)
 
 
-def blocks_of(backend: Any, sizes: Sizes) -> int:
+def _pool(backend: Any, sizes: Sizes) -> int:
     """Blocks that the offline table and the loads need, or as many as fit."""
     (group,) = backend.kv_spec().groups
-    needed = sum(-(-(p + o) // BLOCK) for p, o in serving.offline_lengths(sizes.dry))
-    needed = max(needed, sizes.sequences * -(-LONGEST // BLOCK))
+    needed = sum(blocks_of(p + o) for p, o in serving.offline_lengths(sizes.dry))
+    needed = max(needed, sizes.sequences * blocks_of(LONGEST))
     return int(min(needed, backend.free_memory() // group.block_bytes))
 
 
@@ -176,14 +176,14 @@ def graphs(results: Results, model: Model) -> None:
 
 def waits(results: Results, model: Model) -> None:
     """Submit decode steps while others run. torch raises an error if one waits for the GPU."""
-    own, driver = _contexts(model, 4, 32, 3), model.driver
-    driver.submit([(each, each.prompt[-1:]) for each in own])
-    driver.take(0)
-    for _ in range(3):
+    driver, plans = model.driver, decode_plans(4, 32, 4, model.shape.vocabulary)
+    driver.submit(next(plans))
+    driver.drain(0)
+    for plan in plans:
         with _no_waits(model.timing):
-            driver.submit([(each, each.prompt[-1:]) for each in own])
-        driver.take(1)
-    driver.take(0)
+            driver.submit(plan)
+        driver.drain(1)
+    driver.drain(0)
     results.note("a decode step is submitted without a wait", not model.timing.dry)
 
 
@@ -203,11 +203,10 @@ def decode_steps(results: Results, model: Model) -> None:
     """Decode steps, one token per sequence, relative to the memory bandwidth."""
     context = 32 if model.timing.dry else CONTEXT
     for rows in (1, 4) if model.timing.dry else (1, 8, 32, 64, 128, 256):
-        own = _contexts(model, rows, context, STEPS)
-        if len(own) < rows:
+        if rows * blocks_of(context + STEPS + 1) > model.driver.blocks:
             results.row("decode steps", rows=rows, ms="no room for their blocks")
             continue
-        seconds = _decode(model, own, STEPS) / STEPS
+        seconds = _decode(model, rows, context) / STEPS
         read = model.shape.step_bytes(rows) + rows * model.shape.kv_bytes(context)
         results.row(
             "decode steps",
@@ -219,31 +218,15 @@ def decode_steps(results: Results, model: Model) -> None:
         )
 
 
-def _contexts(model: Model, rows: int, context: int, steps: int) -> list[Request]:
-    """Requests with all prompt tokens but the last marked as computed, and room for `steps` + 1
-    steps. Empty if they do not fit.
-    """
-    found = []
-    for own in requests([(context, steps + 1)] * rows, model.shape.vocabulary):
-        if model.driver.reserve(own):
-            own.computed = context - 1
-            found.append(own)
-    if len(found) < rows:
-        for own in found:
-            model.driver.release(own)
-        return []
-    return found
-
-
-def _decode(model: Model, own: Sequence[Request], steps: int) -> float:
-    """Seconds of `steps` steps with a row for each of `own`; the requests end with them."""
+def _decode(model: Model, rows: int, context: int) -> float:
+    """Seconds of STEPS steps after a first one."""
     driver, began = model.driver, 0.0
-    for step in range(steps + 1):
-        driver.submit([(each, each.prompt[-1:]) for each in own])
-        driver.take(1 if step else 0)
+    for plan in decode_plans(rows, context, STEPS + 1, model.shape.vocabulary):
+        driver.submit(plan)
+        driver.drain(1 if began else 0)
         # The first step may capture the graph.
         began = began or time.perf_counter()
-    driver.take(0)
+    driver.drain(0)
     return time.perf_counter() - began
 
 

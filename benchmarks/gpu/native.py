@@ -14,7 +14,14 @@ def stand_in() -> None:
     module = types.ModuleType("penstock._native")
     module.decode_sampling = json.loads  # type: ignore[attr-defined]
     module.Star = Star  # type: ignore[attr-defined]
+    module.PromptBudget = PromptBudget  # type: ignore[attr-defined]
     sys.modules["penstock._native"] = module
+
+
+class PromptBudget:
+    """Stand-in for the budget of mixed steps, which an offline batch does not have."""
+
+    def observe(self, _decodes: int, _prompts: int, _seconds: float) -> None: ...
 
 
 class Star:

@@ -18,13 +18,11 @@ if TYPE_CHECKING:
 
 
 def closed_loop(results: Results, model: Model, workload: Workload) -> None:
-    """Run the workload without the product's front door and scheduler: the upper bound of the
-    server.
-    """
+    """Run the workload under the product's scheduler, without its front door."""
     own = workload.tiny() if model.timing.dry else workload
     lengths = [(own.prompt, own.output)] * own.count
     asked = requests(lengths, model.shape.vocabulary, own.prefix)
-    seconds = model.driver.run(asked, own.concurrency or own.count)
+    seconds = model.driver.run(asked, own.concurrency or own.count, prefixes=own.prefix > 0)
     first = [1e3 * (each.first_s - each.sent_s) for each in asked]
     each = [1e3 * (one.last_s - one.first_s) / max(1, one.output - 1) for one in asked]
     results.row(
