@@ -27,6 +27,7 @@ from support import facts
 from support.fitting import Decode, fit_prefill, timing
 from support.servers import Server, simulation
 
+from penstock.config import ON_CPUS
 from penstock_lab.bench.body import ENDPOINTS
 from penstock_lab.bench.compare.load import Loads
 from penstock_lab.bench.compare.processes import wait_until_quiet
@@ -34,11 +35,11 @@ from penstock_lab.bench.measure import parse_workload
 from penstock_lab.bench.progress import progress
 from penstock_lab.bench.target import Wanted
 
-BUDGET = 256
+BUDGET = ON_CPUS.tokens
 """Token budget of a step: the default of both engines."""
 LIMITS = {
     "max_model_len": 8192,
-    "max_num_seqs": 64,
+    "max_num_seqs": ON_CPUS.sequences,
     "max_num_batched_tokens": BUDGET,
     "block_size": 32,
     "num_blocks": 2048,

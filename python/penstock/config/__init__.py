@@ -13,14 +13,10 @@ from penstock.config.kv_events import KvEventsConfig
 from penstock.config.log import LOG_FORMATS, LOG_LEVELS, configure_log
 from penstock.config.nodes import cluster_key, split_address
 from penstock.config.ray import prepare_ray_environment, ray_actor_environment
-from penstock.config.resolve import (
-    CERTIFICATE_AND_KEY,
+from penstock.config.resolve import CERTIFICATE_AND_KEY, resolve
+from penstock.config.sections import (
     ON_CPUS,
     ON_GPUS,
-    StepDefaults,
-    resolve,
-)
-from penstock.config.sections import (
     CacheConfig,
     ComputeConfig,
     Config,
@@ -70,7 +66,6 @@ __all__ = [
     "Raw",
     "SchedulerConfig",
     "ServerConfig",
-    "StepDefaults",
     "TierConfig",
     "TiersConfig",
     "backend_api_key",

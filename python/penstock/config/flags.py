@@ -22,6 +22,7 @@ from penstock.config.kinds import (
 )
 from penstock.config.kv_events import KvEvents
 from penstock.config.log import LOG_FORMATS, LOG_LEVELS
+from penstock.config.sections import ON_CPUS, ON_GPUS, TiersConfig
 from penstock.config.tiers import Tier
 
 GROUPS = {
@@ -59,14 +60,12 @@ class Flag:
         return f"PENSTOCK_{self.key.upper()}"
 
 
-def _server(
-    name: str, kind: Kind, default: object, help_: str, *, repeatable: bool = False
-) -> Flag:
-    return Flag(name, "server", kind, default, help_, repeatable=repeatable, offline=False)
+def _server(name: str, kind: Kind, default: object, text: str, *, repeatable: bool = False) -> Flag:
+    return Flag(name, "server", kind, default, text, repeatable=repeatable, offline=False)
 
 
-def _nodes(name: str, kind: Kind, default: object, help_: str) -> Flag:
-    return Flag(name, "parallel", kind, default, help_, offline=False)
+def _nodes(name: str, kind: Kind, default: object, text: str) -> Flag:
+    return Flag(name, "parallel", kind, default, text, offline=False)
 
 
 MASTER_PORT = 29501
@@ -215,7 +214,7 @@ FLAGS: tuple[Flag, ...] = (
         "--kv-chunk-tokens",
         "cache",
         Integer(16, 2**16),
-        256,
+        TiersConfig().chunk_tokens,
         "tokens of what disks and remote stores keep as one, a multiple of --block-size",
     ),
     Flag(
@@ -223,15 +222,16 @@ FLAGS: tuple[Flag, ...] = (
         "scheduler",
         Integer(1, 4096),
         None,
-        "sequences computed together; default: 64, on GPUs 256",
+        f"sequences computed together; default: {ON_CPUS.sequences}, on GPUs {ON_GPUS.sequences}",
     ),
     Flag(
         "--max-num-batched-tokens",
         "scheduler",
         Count(1, 2**20),
         None,
-        "tokens computed in one step, at least --max-num-seqs; default: 256, on GPUs 8192. While "
-        "answers run, prompts lengthen a step to three times its time at most, where possible",
+        f"tokens computed in one step, at least --max-num-seqs; default: {ON_CPUS.tokens}, on GPUs "
+        f"{ON_GPUS.tokens}. While answers run, prompts lengthen a step to three times its time at "
+        "most, where possible",
     ),
     Flag(
         "--max-num-queued-reqs",
@@ -314,8 +314,8 @@ FLAGS: tuple[Flag, ...] = (
         Choice(("inline", "mp", "ray")),
         None,
         "where ranks run: in the engine's process, each in a process of its own on this host (and "
-        "on those "
-        "of --nnodes), or as actors of a Ray cluster; default: inline for a single rank, else mp",
+        "on those of --nnodes), or as actors of a Ray cluster; default: inline for a single rank, "
+        "else mp",
     ),
     Flag(
         "--ray-address",
@@ -446,9 +446,8 @@ FLAGS: tuple[Flag, ...] = (
         "--admin-api-key",
         Text(),
         None,
-        "key for /v1/kv, which clears, pins and reports the KV cache; default: closed. Better "
-        "in the "
-        "environment than on the command line, which every user of the machine can read",
+        "key for /v1/kv, which clears, pins and reports the KV cache; default: closed. Better in "
+        "the environment than on the command line, which every user of the machine can read",
     ),
     _server(
         "--engine-process",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from penstock.config.flags import FLAGS, Flag
@@ -12,6 +11,8 @@ from penstock.config.kinds import Kind, PartError, Section
 from penstock.config.machine import cpu_count, has_cuda
 from penstock.config.nodes import resolve_nodes
 from penstock.config.sections import (
+    ON_CPUS,
+    ON_GPUS,
     CacheConfig,
     ComputeConfig,
     Config,
@@ -26,19 +27,7 @@ from penstock.config.sources import Raw
 from penstock.config.tiers import read_tier, resolve_tiers
 from penstock.core import InvalidValueError, PenstockError
 
-
-@dataclass(frozen=True, slots=True)
-class StepDefaults:
-    """Defaults for the size of a step."""
-
-    sequences: int
-    tokens: int
-
-
 CERTIFICATE_AND_KEY = "--ssl-certfile and --ssl-keyfile go together: give both or neither"
-ON_CPUS = StepDefaults(sequences=64, tokens=256)
-ON_GPUS = StepDefaults(sequences=256, tokens=8192)
-"""A GPU can compute many tokens in the time that it takes to read the weights."""
 
 
 def parse(raw: Mapping[str, Raw]) -> dict[str, Any]:

@@ -84,6 +84,19 @@ class TiersConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class StepDefaults:
+    """Defaults for the size of a step."""
+
+    sequences: int
+    tokens: int
+
+
+ON_CPUS = StepDefaults(sequences=64, tokens=256)
+ON_GPUS = StepDefaults(sequences=256, tokens=8192)
+"""A GPU can compute many tokens in the time that it takes to read the weights."""
+
+
+@dataclass(frozen=True, slots=True)
 class SchedulerConfig:
     max_num_seqs: int
     max_num_batched_tokens: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.config import ranks_of_nodes
+from penstock.config import ON_GPUS, ranks_of_nodes
 from penstock.core import InvalidValueError
 from penstock.model.spec import DecoderSpec
 from penstock_ops.plan.cut import Cut
@@ -37,9 +37,9 @@ KEPT_FREE = 0.10
 class Load:
     """Settings of an engine that affect memory."""
 
-    chunk: int = 8192
+    chunk: int = ON_GPUS.tokens
     """Token budget of a step."""
-    sequences: int = 256
+    sequences: int = ON_GPUS.sequences
     context: int = 0
     """Maximum length that is served."""
     fraction: float | None = None

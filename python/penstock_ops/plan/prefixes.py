@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-BLOCK = 16
-"""Tokens in a KV block. Prompts are matched in whole blocks."""
+from penstock_ops.plan.cut import BLOCK
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +41,8 @@ class Prefixes:
 
     def find(self, names: Sequence[int], size: int, tokens: int, room: int) -> Found:
         """Cached part of a prompt of `tokens` tokens, by the `names` of its blocks of `size`
-        tokens. `room` is the number of tokens that the KV can hold beside running requests. The
-        last token is always computed.
+        tokens, in whole KV blocks. `room` is the number of tokens that the KV can hold beside
+        running requests. The last token is always computed.
         """
         self._pooled = _evict(self._pool, self._pooled, room)
         most = (tokens - 1) // BLOCK * BLOCK

@@ -125,11 +125,7 @@ def measure_steps(subject: Subject, said: Callable[[str], None] = lambda _: None
         )
     said("loading the weights")
     info = load_model(subject.path)
-    raws = {
-        "max_num_seqs": Raw("--measure", ("64",)),
-        "device": Raw("--measure", ("cpu",)),
-    }
-    config = resolve(raws, str(subject.path), subject.name).engine
+    config = resolve({"device": Raw("--measure", ("cpu",))}, str(subject.path), subject.name).engine
     backend = load_backend(config, info)
     try:
         return _Bench(backend, config, info, said).profile()

@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from penstock.config import ON_GPUS
 from penstock.core import InvalidValueError
 from penstock.model.sizing import whole
 from penstock_lab.bench.slo import Slo
@@ -28,7 +29,7 @@ from penstock_ops.plan.subject import Subject
 from penstock_ops.plan.tiers import Tier, keeps, store
 from penstock_ops.plan.virtual import Arrival, Limits, Outcome, Replica, StepTime
 
-CHUNKS = (2048, 8192)
+CHUNKS = (2048, ON_GPUS.tokens)
 """Token budgets of a step to try."""
 SEQUENCES = 1024
 STAGES = 16
