@@ -126,6 +126,7 @@ impl StreamListener {
         let thread = std::thread::Builder::new().name("handshake".to_owned());
         if thread.spawn(shake).is_err() {
             self.callers.fetch_sub(1, Ordering::AcqRel);
+            *lock(&self.turned_away) = Some(caller);
         }
     }
 
@@ -214,7 +215,7 @@ impl Stream {
         stream.check(proof, expected)?;
         stream.write_all(&tag(key, "listener", &[&nonces]))?;
         stream.key = tag(key, "stream", &[&nonces]);
-        stream.patience = patience;
+        stream.set_patience(patience)?;
         Ok(stream)
     }
 
@@ -223,9 +224,8 @@ impl Stream {
             .set_nonblocking(false)
             .and_then(|()| socket.set_nodelay(true))
             .and_then(|()| socket.set_read_timeout(Some(LOOK)))
-            .and_then(|()| socket.set_write_timeout(Some(patience.max(LOOK))))
             .map_err(|e| broken(&e))?;
-        Ok(Self {
+        let mut stream = Self {
             socket,
             key: [0; 32],
             caller,
@@ -233,7 +233,18 @@ impl Stream {
             received: 0,
             patience,
             partial: Vec::new(),
-        })
+        };
+        stream.set_patience(patience)?;
+        Ok(stream)
+    }
+
+    /// Sets the time-out of sends and receives.
+    fn set_patience(&mut self, patience: Duration) -> Result<(), Lost> {
+        let timeout = Some(patience.max(LOOK));
+        let set = self.socket.set_write_timeout(timeout);
+        set.map_err(|e| broken(&e))?;
+        self.patience = patience;
+        Ok(())
     }
 
     /// A handle that can end this stream from another thread.
@@ -399,4 +410,22 @@ fn nonce() -> [u8; 32] {
         panic!("the system gives no random bytes: {e}");
     }
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The listener's handshake has a shorter time-out of its own, and must not leave it behind.
+    #[test]
+    fn sends_of_both_ends_have_the_stream_s_time_out() {
+        let (key, patience) = ([7; 32], HANDSHAKE * 3);
+        let listener = StreamListener::bind("127.0.0.1:0".parse().unwrap(), key).unwrap();
+        let address = listener.address().unwrap();
+        let caller = std::thread::spawn(move || Stream::connect(address, &key, patience).unwrap());
+        let ends = [listener.accept(patience).unwrap(), caller.join().unwrap()];
+        for end in ends {
+            assert_eq!(end.socket.write_timeout().unwrap(), Some(patience));
+        }
+    }
 }

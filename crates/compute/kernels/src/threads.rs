@@ -68,21 +68,18 @@ impl ThreadPool {
             caller: Mutex::new(None),
             panic: Mutex::new(None),
         });
-        let mut workers = Vec::new();
-        for index in 1..threads.max(1) {
-            let shared = Arc::clone(&shared);
-            let name = format!("penstock-cpu{index}");
-            workers.push(
-                std::thread::Builder::new()
-                    .name(name)
-                    .spawn(move || shared.work())?,
-            );
-        }
-        Ok(Self {
+        // Dropped if a thread cannot start, which ends the threads before it.
+        let mut pool = Self {
             shared,
-            workers,
+            workers: Vec::new(),
             running: AtomicBool::new(false),
-        })
+        };
+        for index in 1..threads.max(1) {
+            let shared = Arc::clone(&pool.shared);
+            let thread = std::thread::Builder::new().name(format!("penstock-cpu{index}"));
+            pool.workers.push(thread.spawn(move || shared.work())?);
+        }
+        Ok(pool)
     }
 
     /// Number of threads that run a job.
