@@ -1,17 +1,17 @@
-//! Format of a part: a 4096-byte header, then the payload, in files and remote values alike
-//! (docs/kv-format.md).
+//! Format of a KV part (one KV head of one chunk): a 4096-byte header, then the payload, in files
+//! and remote values alike (docs/kv-format.md).
 //!
 //! ```text
 //! offset  bytes  (little endian)
 //!      0      8  "PENSTKV\n"
 //!      8      4  version, 1
-//!     12      4  bytes of the header, 4096: the payload starts there
+//!     12      4  size of the header in bytes, 4096: the payload starts there
 //!     16     32  store identity (StoreIdentity::digest)
 //!     48     32  digest: name of the prefix that ends with the part's last block
-//!     80      2  blocks
+//!     80      2  number of blocks in the chunk
 //!     82      2  KV head, counted over the whole model
 //!     84      4  first layer, layer after the last (two bytes each)
-//!     88      8  bytes of the payload
+//!     88      8  size of the payload in bytes
 //!     96      8  CRC-64/NVME of the payload
 //!    104     32  parent: digest of the block before the first; zero: none, or not known
 //!    136   3952  not read; written as zero
@@ -24,9 +24,9 @@ use crc_fast::CrcAlgorithm;
 
 use crate::key::{Digest, PartKey};
 
-/// Version of the layout of the header, of directories and of names.
+/// Version of the header, of the directory layout and of file names.
 pub(crate) const VERSION: u32 = 1;
-/// Bytes before the payload.
+/// Size of the header in bytes; the payload follows it.
 pub(crate) const HEADER_BYTES: usize = 4096;
 
 const MAGIC: &[u8; 8] = b"PENSTKV\n";
@@ -38,11 +38,11 @@ pub(crate) type HeaderPage = [u8; HEADER_BYTES];
 /// A parsed header.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Header {
-    /// `StoreIdentity::digest` of the writer.
+    /// Digest of the writer's store identity.
     pub(crate) identity: Digest,
-    /// The part that follows.
+    /// Key of the part whose payload follows.
     pub(crate) key: PartKey,
-    /// Bytes of the payload.
+    /// Size of the payload in bytes.
     pub(crate) payload_bytes: u64,
     /// CRC-64/NVME of the payload.
     pub(crate) payload_crc: u64,
@@ -51,7 +51,7 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// The page in front of a payload.
+    /// The header as the page in front of the payload.
     pub(crate) fn encode(&self) -> HeaderPage {
         let mut page = [0; HEADER_BYTES];
         let mut at = 0;
@@ -142,7 +142,7 @@ impl Header {
     }
 }
 
-/// CRC-64/NVME of slices one after another.
+/// CRC-64/NVME of the concatenated slices.
 pub(crate) fn checksum<'a>(slices: impl IntoIterator<Item = &'a [u8]>) -> u64 {
     let mut sum = Checksum::new();
     slices.into_iter().for_each(|slice| sum.update(slice));

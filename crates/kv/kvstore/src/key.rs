@@ -1,4 +1,4 @@
-//! Identity of a store, and the keys of its parts.
+//! Store identities, and the keys of KV parts (one KV head of one chunk).
 
 pub(crate) use penstock_prefix::UNSALTED;
 pub use penstock_prefix::{Digest, Group, group};
@@ -11,15 +11,16 @@ pub struct StoreIdentity {
     /// The engine's cache identity (weights, numerics, spec) as 64 hex digits. Adapter and salt are
     /// in the digests.
     pub cache: String,
-    /// Decoder layers of the whole model.
+    /// Number of decoder layers in the whole model.
     pub layers: usize,
-    /// KV heads of the whole model.
+    /// Number of KV heads in the whole model.
     pub kv_heads: usize,
-    /// Tokens of a KV block.
+    /// Tokens per KV block.
     pub block_tokens: usize,
-    /// Bytes of one (layer, head) tile of a block, keys and values together.
+    /// Bytes per (layer, head) tile of a block, keys and values together.
     pub tile_bytes: usize,
-    /// `bf16` or `f32`.
+    /// Type and order of the numbers in a tile: `bf16` or `f32`, with `-rows` from the torch
+    /// backend.
     pub dtype: String,
 }
 
@@ -40,7 +41,7 @@ impl StoreIdentity {
 pub struct PartKey {
     /// Prefix that ends with the chunk's last block.
     pub digest: Digest,
-    /// Blocks of the chunk.
+    /// Number of blocks in the chunk.
     pub blocks: u16,
     /// KV head, counted over the whole model.
     pub head: u16,
@@ -56,18 +57,18 @@ impl PartKey {
         format!("{}.h{}.l{first}-{end}", self.blocks, self.head)
     }
 
-    /// Bytes of one block's extent: the tiles of all these layers.
+    /// Bytes that one block contributes to the part: its tiles in all of the part's layers.
     pub fn extent_bytes(&self, identity: &StoreIdentity) -> usize {
         usize::from(self.layers.1 - self.layers.0) * identity.tile_bytes
     }
 
-    /// Bytes of the part without the header of a tier.
+    /// Size of the part in bytes, without the header that a tier adds.
     pub fn payload_bytes(&self, identity: &StoreIdentity) -> usize {
         usize::from(self.blocks) * self.extent_bytes(identity)
     }
 }
 
-/// Lower-case hex digits.
+/// The bytes as lower-case hex digits.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     let digit = |nibble: u8| char::from(b"0123456789abcdef"[usize::from(nibble)]);
     let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);

@@ -1,22 +1,23 @@
-//! Interface of the chunk tiers.
+//! Interface of the tiers that store chunks: disk, Redis, object store.
 
 use std::fs::File;
 
 use crate::key::{Digest, Group, PartKey};
 
-/// Reads the payload of an open file; returns its checksum.
+/// Reads the payload of a part's open file; returns its CRC-64/NVME.
 pub type Take<'a> = &'a mut dyn FnMut(&File) -> std::io::Result<u64>;
 
-/// A store of parts. Methods block; the mover calls them concurrently from its own threads.
+/// A store of KV parts (one KV head of one chunk each). Methods block; the mover calls them
+/// concurrently from its own threads.
 pub trait Tier: Send + Sync {
-    /// For logs and metrics: `disk:/var/kv`.
+    /// Name for logs and metrics, such as `disk:/var/kv`.
     fn name(&self) -> &str;
 
     /// Fills `into`, one slice per block in order, with a part whose checksum was verified.
     ///
     /// # Errors
     /// `Missing`; `Damaged` if the checksum is wrong (the tier has quarantined and counted the
-    /// part), in which case `into` is unspecified. `Failed` if the tier did not respond.
+    /// part); the bytes in `into` are then unspecified. `Failed` if the tier did not respond.
     fn load(&self, key: &PartKey, into: &mut [&mut [u8]]) -> Result<(), TierError>;
 
     /// Stores a part; returns when it is visible to others. Idempotent for a part that already
@@ -39,7 +40,7 @@ pub trait Tier: Send + Sync {
     /// `Failed`. A missing chunk is not an error.
     fn remove(&self, digest: &Digest) -> Result<(), TierError>;
 
-    /// Removes everything of this identity, or of one salt group.
+    /// Removes all parts of this store identity, or only those of one salt group.
     ///
     /// # Errors
     /// As for `remove`.
@@ -55,8 +56,8 @@ pub trait Tier: Send + Sync {
         Vec::new()
     }
 
-    /// Loads a part with `bytes` of payload, which `take` reads from the open file of a disk tier
-    /// (`disk::PAYLOAD_AT`) and returns the CRC-64/NVME of.
+    /// Loads a part from a disk tier: `take` reads `bytes` bytes of payload from the open file,
+    /// starting at `disk::PAYLOAD_AT`, and returns their CRC-64/NVME.
     ///
     /// # Errors
     /// As for `load`. An error of `take` is `Failed`; a file that is too short, `Damaged`.
@@ -73,13 +74,13 @@ pub trait Tier: Send + Sync {
 /// Why a call of a tier failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TierError {
-    /// Not there.
+    /// The tier does not have the part.
     #[error("not in the tier")]
     Missing,
     /// Wrong checksum or header, with details and location.
     #[error("damaged: {0}")]
     Damaged(String),
-    /// No room.
+    /// The tier has no room for the part, or does not admit it.
     #[error("full: {0}")]
     Full(String),
     /// No response, or an error of the tier, with location and remedy if known.

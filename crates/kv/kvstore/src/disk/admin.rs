@@ -1,4 +1,4 @@
-//! `penstock kv` on a directory that may be in use: list, verify, collect garbage.
+//! `penstock kv` on a disk tier's directory, which may be in use: list, verify, collect garbage.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -23,15 +23,15 @@ use crate::tier::StartError;
 /// Contents of a directory.
 #[derive(Debug, Serialize)]
 pub struct Inventory {
-    /// One entry for each identity.
+    /// One entry for each store identity.
     pub stores: Vec<StoreFacts>,
-    /// Total size of all files, including files other than parts.
+    /// Total size in bytes of all files, including files other than parts.
     pub bytes: u64,
     /// Uncommitted files, in progress or abandoned.
     pub temporary_files: usize,
     /// Damaged files in quarantine.
     pub quarantined_files: usize,
-    /// Their size in bytes.
+    /// Total size of the files in quarantine, in bytes.
     pub quarantined_bytes: u64,
 }
 
@@ -40,15 +40,15 @@ pub struct Inventory {
 pub struct StoreFacts {
     /// Name of its directory.
     pub name: String,
-    /// Description; None if its identity file is missing.
+    /// Description of its store identity; None if the identity file is missing.
     pub about: Option<String>,
-    /// Chunks, complete or not.
+    /// Number of chunks, including those of which parts are missing.
     pub chunks: u64,
-    /// Files.
+    /// Number of files; a file is a part: one KV head of one chunk.
     pub parts: u64,
-    /// Bytes of the files.
+    /// Total size of the files in bytes.
     pub bytes: u64,
-    /// Seconds since 1970.
+    /// Latest use of a chunk, in seconds since 1970; None if no use is known.
     pub newest_use: Option<u64>,
 }
 
@@ -57,7 +57,7 @@ pub struct StoreFacts {
 pub struct Progress {
     /// Bytes (verify) or chunks (gc) done.
     pub done: u64,
-    /// Total in the same unit.
+    /// Bytes or chunks in total.
     pub total: u64,
 }
 
@@ -67,9 +67,9 @@ pub type Watch<'a> = &'a mut dyn FnMut(Progress) -> bool;
 /// Result of `verify`.
 #[derive(Debug, Default, Serialize)]
 pub struct Verified {
-    /// Files read.
+    /// Number of files read.
     pub files: u64,
-    /// Bytes read.
+    /// Number of bytes read.
     pub bytes: u64,
     /// Damaged files.
     pub damaged: Vec<DamagedFile>,
@@ -101,15 +101,15 @@ pub struct Rules {
 /// Result of `collect`.
 #[derive(Debug, Default, Serialize)]
 pub struct Collected {
-    /// Chunks removed.
+    /// Number of chunks removed.
     pub chunks: u64,
-    /// Bytes freed, including other files.
+    /// Bytes freed, `other_files` included.
     pub bytes: u64,
-    /// Abandoned and quarantined files.
+    /// Number of abandoned and quarantined files removed.
     pub other_files: u64,
-    /// Chunks that could not be removed.
+    /// Number of chunks that could not be removed.
     pub failed: u64,
-    /// Bytes of the files left.
+    /// Total size in bytes of the files left.
     pub bytes_left: u64,
 }
 
@@ -146,7 +146,8 @@ pub fn inventory(path: &Path) -> Result<Inventory, StartError> {
     })
 }
 
-/// Reads and verifies every file; with `put_aside`, damaged ones move to the quarantine.
+/// Reads and verifies the files of all parts; with `put_aside`, damaged ones move to the
+/// quarantine.
 ///
 /// # Errors
 /// There is no store, or it cannot be read.
@@ -184,7 +185,8 @@ pub fn verify(path: &Path, put_aside: bool, watch: Watch<'_>) -> Result<Verified
 /// directories of empty stores.
 ///
 /// # Errors
-/// There is no store, none or several match the prefix in the rules, or it cannot be read.
+/// There is no store, the prefix in the rules matches none or several, or the directory cannot be
+/// read.
 pub fn collect(path: &Path, rules: &Rules, watch: Watch<'_>) -> Result<Collected, StartError> {
     let directory = open(path)?;
     directory.learn_times();
@@ -242,7 +244,7 @@ fn look(directory: &Directory) -> Result<(), StartError> {
     looked.map_err(|error| cannot("read", &directory.root, &error))
 }
 
-/// Files by store, with their sizes.
+/// Parts and their file sizes, by the name of their store.
 fn all_parts(index: &Index) -> BTreeMap<String, Vec<(PartKey, u64)>> {
     let mut files: BTreeMap<String, Vec<(PartKey, u64)>> = BTreeMap::new();
     for (store, digest, chunk) in index.chunks() {
@@ -325,7 +327,8 @@ fn cannot(act: &str, path: &Path, error: &io::Error) -> StartError {
     StartError(format!("cannot {act} {}: {error}", path.display()))
 }
 
-/// Uses direct I/O if available, so that verification does not displace the engines' page cache.
+/// Verifies files. It reads with direct I/O if available, so that the engines' pages stay in the
+/// page cache.
 struct Checker {
     io: Io,
     space: Vec<u8>,
@@ -341,7 +344,7 @@ impl Checker {
 
     fn check(&mut self, path: &Path, store: &str, key: &PartKey) -> Result<(), String> {
         let file = match file_io::open(path) {
-            // Evicted meanwhile.
+            // The file was evicted since it was listed.
             Err(error) if is_gone(&error) => return Ok(()),
             opened => opened.map_err(|error| error.to_string())?,
         };

@@ -24,7 +24,7 @@ impl Budget {
         }
     }
 
-    /// Takes `bytes` out of the budget if available.
+    /// Takes `bytes` out of the budget and returns true, or takes nothing if less is left.
     pub(crate) fn take(&mut self, bytes: u64, now: Duration) -> bool {
         self.forget(now);
         let fits = bytes <= self.limit.saturating_sub(self.spent);
@@ -96,7 +96,7 @@ mod tests {
                 };
                 let day = since(86_400);
                 prop_assert!(day <= 1000);
-                // What is more than a day and a slot old is forgotten.
+                // Writes from more than a day and a slot ago do not count.
                 let about = since(87_000);
                 prop_assert!(budget.left(at) >= 1000_u64.saturating_sub(about));
             }

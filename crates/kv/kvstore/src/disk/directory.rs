@@ -1,5 +1,5 @@
-//! A directory shared by several processes: changes by others are detected by the modification
-//! times of the shard directories.
+//! A disk tier's directory, shared by several processes: changes by others are detected by the
+//! modification times of the shard directories.
 
 use std::fs;
 use std::io;
@@ -22,7 +22,7 @@ pub(crate) const ABANDONED: Duration = Duration::from_secs(3600);
 /// Chunks ranked per acquisition of the state lock.
 const RANKED_AT_ONCE: usize = 1000;
 
-/// All stores of one directory.
+/// A directory with its stores, one for each store identity.
 pub(crate) struct Directory {
     pub(crate) root: PathBuf,
     /// Maximum total size of all files in bytes.
@@ -39,13 +39,13 @@ pub(crate) struct Directory {
     closed: AtomicBool,
 }
 
-/// Time and duration of the last listing.
+/// When the last listing of the directory ended, and how long it took.
 pub(crate) struct Upkeep {
     ended: Instant,
     took: Duration,
 }
 
-/// Counters since the start.
+/// Totals since this process opened the directory.
 #[derive(Default)]
 pub(crate) struct Counts {
     pub(crate) evicted_chunks: AtomicU64,
@@ -54,7 +54,7 @@ pub(crate) struct Counts {
 }
 
 impl Directory {
-    /// An empty state, before the first listing.
+    /// A directory of which nothing has been listed yet.
     pub(crate) fn new(root: PathBuf, limit: u64, ranking: Ranking) -> io::Result<Self> {
         Ok(Self {
             root,
@@ -130,7 +130,8 @@ impl Directory {
         self.remove_abandoned(ABANDONED);
     }
 
-    /// Lists all changed shard directories. New chunks get the last use `found`.
+    /// Lists all changed shard directories. `found` becomes the last use (seconds since 1970) of
+    /// new chunks.
     pub(crate) fn look(&self, upkeep: &mut Upkeep, found: Option<u64>) -> io::Result<()> {
         let begin = Instant::now();
         self.find_stores()?;
@@ -165,7 +166,8 @@ impl Directory {
         shard.join(layout::file_name(key))
     }
 
-    /// Removes a chunk's files and its entry. Files that cannot be removed keep their entry.
+    /// Removes a chunk's files and its entry. If a file cannot be removed, its part stays in the
+    /// index.
     pub(crate) fn remove_chunk(&self, store: usize, digest: &Digest) -> io::Result<()> {
         let (chunk, name) = {
             let mut state = self.state();
@@ -261,7 +263,7 @@ impl Directory {
         }
     }
 
-    /// Last use of a chunk by any process; None if it is gone.
+    /// Last use of a chunk by any process, in seconds since 1970; None if the chunk is gone.
     pub(crate) fn last_use(&self, candidate: &Candidate) -> Option<u64> {
         let path = {
             let state = self.state();

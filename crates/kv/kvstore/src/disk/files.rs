@@ -1,4 +1,5 @@
-//! Parts of one store as files: verified on read, written to a temporary name and renamed.
+//! KV parts (one KV head of one chunk) of one store as files: verified when read, written under a
+//! temporary name and renamed.
 
 use std::fs::File;
 use std::io::{Error, ErrorKind};
@@ -16,11 +17,12 @@ use crate::format::{Header, HeaderPage};
 use crate::key::{Digest, PartKey, StoreIdentity};
 use crate::tier::TierError;
 
-/// Age at which a file's time is renewed on use. The LRU order is exact to a minute, and reads
-/// seldom cause writes.
+/// A read renews a file's time if that is older than this: the LRU order is exact to a minute, and
+/// reads seldom cause writes.
 const RENEWED: Duration = Duration::from_secs(60);
 
-/// Writes a whole new file; builds the header page from the payload's CRC-64.
+/// Function that writes a whole new file; its second argument builds the header page from the
+/// payload's CRC-64.
 pub(super) type Fill<'a> = &'a dyn Fn(&File, &dyn Fn(u64) -> HeaderPage) -> Result<(), Error>;
 
 /// The files of one store.
@@ -48,12 +50,12 @@ impl PartFiles {
         }
     }
 
-    /// The file of `key`.
+    /// Path of the file of `key`.
     pub(super) fn path(&self, key: &PartKey) -> PathBuf {
         self.directory.part_path(&self.store, key)
     }
 
-    /// Size of the file of `key`; an error if `given` is not the size of its payload.
+    /// Size of the file of `key` in bytes; an error if its payload does not have `given` bytes.
     pub(super) fn bytes(&self, key: &PartKey, given: usize) -> Result<u64, TierError> {
         let payload = key.payload_bytes(&self.identity);
         layout::part_file_bytes(key, &self.identity)
@@ -63,12 +65,12 @@ impl PartFiles {
             })
     }
 
-    /// Size of a full chunk of `blocks` blocks, over all its parts.
+    /// Total size in bytes of a chunk of `blocks` blocks, over the files of all its parts.
     pub(super) fn chunk_bytes(&self, blocks: u16) -> u64 {
         layout::chunk_bytes(&self.identity, blocks)
     }
 
-    /// The file's size if it exists with its full length.
+    /// Size of the file of `key` in bytes; None unless it exists with its full length.
     pub(super) fn find(&self, key: &PartKey) -> Result<Option<u64>, TierError> {
         let Some(bytes) = layout::part_file_bytes(key, &self.identity) else {
             return Ok(None);
@@ -79,8 +81,8 @@ impl PartFiles {
         Ok(found.filter(|found| found.0 == bytes).map(|_| bytes))
     }
 
-    /// Verifies the file of `bytes` bytes while `take` reads it: header page and payload CRC-64.
-    /// Returns the parent in the header.
+    /// Reads the file of `key`, `bytes` bytes long, with `take`, which returns the header page and
+    /// the payload's CRC-64; verifies both. Returns the parent that the header names.
     pub(super) fn read(
         &self,
         key: &PartKey,
@@ -130,7 +132,7 @@ impl PartFiles {
         }
     }
 
-    /// Writes to a temporary file and renames it.
+    /// Writes the file of `key` under a temporary name, then renames it.
     pub(super) fn write(
         &self,
         key: &PartKey,

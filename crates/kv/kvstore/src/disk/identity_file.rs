@@ -1,5 +1,5 @@
-//! `identity.json` in a store's directory: its identity, for people and for processes that need its
-//! geometry.
+//! `identity.json` in a store's directory: its store identity, for people and for processes that
+//! need its geometry (layers, heads, bytes).
 
 use std::fs;
 use std::io::{self, BufReader, Write};
@@ -35,7 +35,8 @@ pub(crate) fn ensure(store: &Path, temporary: &Path, identity: &StoreIdentity) -
     fs::rename(temporary, store.join(IDENTITY_FILE))
 }
 
-/// The identity in `store`; None if the file is missing or belongs to another directory.
+/// The store identity that the identity file in `store` names; None if the file is missing or
+/// belongs to another directory.
 pub(crate) fn read(store: &Path) -> Option<StoreIdentity> {
     let file = file_io::open(&store.join(IDENTITY_FILE)).ok()?;
     let file: IdentityFile = serde_json::from_reader(BufReader::new(file)).ok()?;

@@ -1,4 +1,4 @@
-//! Index of the directory's files, as known to this process.
+//! Index of the files in a disk tier's directory, as known to this process.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -8,7 +8,7 @@ use super::layout::{SHARDS, shard_of};
 use super::listing::{Listing, Stamp, Temporary};
 use crate::key::{Digest, PartKey, StoreIdentity};
 
-/// A part of a known chunk.
+/// A part of a known chunk: one KV head in the layers of one KV group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Part {
     pub(crate) blocks: u16,
@@ -55,7 +55,7 @@ pub(crate) struct Chunk {
 struct Shard {
     /// The directory's modification time for which `chunks` is valid.
     stamp: Option<Stamp>,
-    /// Modification time at the last listing, and the instant since which it has been unchanged.
+    /// The directory's modification time at the last listing, and when this time was first seen.
     seen: Option<(Stamp, Instant)>,
     /// Number of changes by this process; a listing started before a change is stale.
     changes: u64,
@@ -63,7 +63,7 @@ struct Shard {
     temporaries: Vec<Temporary>,
 }
 
-/// One store: the chunks of one identity.
+/// One store: the chunks of one store identity.
 pub(crate) struct Store {
     /// Name of its directory.
     pub(crate) name: String,
@@ -80,7 +80,7 @@ pub(crate) struct Before {
     is_empty: bool,
 }
 
-/// A candidate for eviction.
+/// A chunk that may be evicted.
 #[derive(Clone, Debug)]
 pub(crate) struct Candidate {
     pub(crate) store: usize,
@@ -112,7 +112,7 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// Total size of all known files, committed or not.
+    /// Total size in bytes of all known files, committed or not.
     pub(crate) fn used(&self) -> u64 {
         self.used
     }
@@ -123,7 +123,7 @@ impl Index {
         shards.map(|shard| shard.chunks.len()).sum()
     }
 
-    /// The stores; indices are the store numbers of other methods.
+    /// The stores; their positions are the store numbers that other methods take and return.
     pub(crate) fn stores(&self) -> &[Store] {
         &self.stores
     }
@@ -157,17 +157,18 @@ impl Index {
         chunk.is_some_and(|chunk| chunk.parts.contains(&Part::of(key)))
     }
 
-    /// The entry of a chunk.
+    /// The entry of a chunk; None if it is not in the index.
     pub(crate) fn chunk(&self, store: usize, digest: &Digest) -> Option<&Chunk> {
         self.shard(store, digest).chunks.get(digest)
     }
 
-    /// A chunk as a candidate.
+    /// A chunk as a candidate for eviction.
     pub(crate) fn candidate(&self, store: usize, digest: &Digest) -> Option<Candidate> {
         Candidate::of(store, digest, self.chunk(store, digest)?)
     }
 
-    /// Adds a part stored or found by this process.
+    /// Adds a part of `bytes` bytes that this process stored or found at `now` (seconds since
+    /// 1970).
     pub(crate) fn insert(&mut self, store: usize, key: &PartKey, bytes: u64, now: u64) {
         let shard = self.shard_mut(store, &key.digest);
         let chunk = shard.chunks.entry(key.digest).or_default();
@@ -209,7 +210,7 @@ impl Index {
         Some(chunk)
     }
 
-    /// Marks a chunk as used at `now`.
+    /// Marks a chunk as used at `now` (seconds since 1970).
     pub(crate) fn touch(&mut self, store: usize, digest: &Digest, now: u64) {
         if let Some(chunk) = self.shard_mut(store, digest).chunks.get_mut(digest) {
             chunk.last_use = chunk.last_use.max(Some(now));
@@ -311,8 +312,9 @@ impl Before {
 }
 
 impl Shard {
-    /// The modification time, if any later change is certain to alter it: it must have been stable
-    /// for one tick of the local clock, since a file server's clock may be ahead or behind.
+    /// The directory's modification time, if any later change is certain to alter it: it must have
+    /// been stable for one tick of the local clock, since a file server's clock may be ahead or
+    /// behind.
     fn vouched(&mut self, stamp: Stamp, asked: Instant) -> Option<Stamp> {
         match self.seen {
             Some((seen, since)) if seen == stamp => {

@@ -39,7 +39,7 @@ pub(crate) struct Io {
 struct Page(HeaderPage);
 
 impl Io {
-    /// Counters start at zero.
+    /// With `always`, cached files are read with direct I/O too.
     pub(crate) fn new(always: bool) -> Self {
         Self {
             always,
@@ -144,7 +144,7 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let wrong = io::Error::new(io::ErrorKind::InvalidData, "not a regular file");
     let file = match rustix::fs::open(path, flags, Mode::empty()) {
-        // A socket.
+        // The path is a socket.
         Err(Errno::NXIO) => return Err(wrong),
         opened => File::from(opened?),
     };
@@ -165,7 +165,7 @@ pub(crate) fn close(file: File) -> io::Result<()> {
     Ok(unsafe { rustix::io::try_close(file.into_raw_fd()) }?)
 }
 
-/// Treats a missing file as removed.
+/// Treats the removal of a file that is already gone as done.
 pub(crate) fn absent(removed: io::Result<()>) -> io::Result<()> {
     match removed {
         Err(error) if is_gone(&error) => Ok(()),
@@ -173,7 +173,7 @@ pub(crate) fn absent(removed: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Whether a file is missing, or was removed by another machine.
+/// Whether the error says that the file is missing, or was removed by another machine.
 pub(crate) fn is_gone(error: &io::Error) -> bool {
     matches!(
         error.kind(),

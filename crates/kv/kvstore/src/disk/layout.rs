@@ -1,11 +1,14 @@
 //! Names and sizes of the files in a store's directory (docs/kv-format.md).
 //!
 //! ```text
-//! PATH/penstock-kv-1/<store, 32 hex digits>/identity.json PATH/penstock-kv-1/<store>/<fifth byte
-//! of the digest, 2 hex digits>/<digest>-<blocks>.h<head>.l<first>-<last>
-//! PATH/penstock-kv-1/<store>/<2 hex digits>/.tmp-<random>
+//! PATH/penstock-kv-1/<store>/identity.json
+//! PATH/penstock-kv-1/<store>/<xx>/<digest>-<blocks>.h<head>.l<first>-<end>
+//! PATH/penstock-kv-1/<store>/<xx>/.tmp-<random>
 //! PATH/penstock-kv-1/quarantine/<store>-<name of the part>
 //! ```
+//!
+//! `<store>` has 32 hex digits; `<xx>`, the shard, is the fifth byte of the digest in 2 hex digits;
+//! `<end>` is the layer after the last.
 
 use std::path::{Path, PathBuf};
 
@@ -23,7 +26,7 @@ pub(crate) const TEMPORARY: &str = ".tmp-";
 /// Name of the identity file of a store.
 pub(crate) const IDENTITY_FILE: &str = "identity.json";
 
-/// Root directory of all stores below the user's path.
+/// Root directory of all stores, below the path that the user named.
 pub(crate) fn root(path: &Path) -> PathBuf {
     path.join(format!("penstock-kv-{VERSION}"))
 }
@@ -33,7 +36,7 @@ pub(crate) fn quarantine(root: &Path) -> PathBuf {
     root.join("quarantine")
 }
 
-/// Name of a store's directory: the first 16 bytes of its identity.
+/// Name of a store's directory: the first 16 bytes of the digest of its store identity, in hex.
 pub(crate) fn store_name(identity: &Digest) -> String {
     hex(&identity[..16])
 }
@@ -73,19 +76,19 @@ pub(crate) fn parse_name(name: &[u8]) -> Option<PartKey> {
     })
 }
 
-/// Size of the file of a part with this payload.
+/// Size in bytes of the file of a part with `payload` bytes of payload.
 pub(crate) fn file_bytes(payload: u64) -> u64 {
     HEADER_BYTES as u64 + payload.next_multiple_of(PAGE)
 }
 
-/// Total file size of a chunk's parts, with all layers in one pipeline stage.
+/// Total size in bytes of a chunk's files if each has all layers, as with one pipeline stage.
 pub(crate) fn chunk_bytes(identity: &StoreIdentity, blocks: u16) -> u64 {
     let part = usize::from(blocks) * identity.layers * identity.tile_bytes;
     file_bytes(part as u64) * identity.kv_heads as u64
 }
 
-/// File size of `key` in the store of `identity`; None if the key does not fit the store's
-/// geometry.
+/// Size in bytes of the file of `key` in the store of `identity`; None if the key does not fit the
+/// store's geometry.
 pub(crate) fn part_file_bytes(key: &PartKey, identity: &StoreIdentity) -> Option<u64> {
     let fits = key.blocks > 0
         && usize::from(key.head) < identity.kv_heads

@@ -11,12 +11,12 @@ use super::io::is_gone;
 use super::layout::{self, PAGE, TEMPORARY};
 use crate::key::{PartKey, StoreIdentity};
 
-/// Resolution of directory times: changes within one tick may have the same time.
+/// Resolution of a directory's modification time: changes within one tick may leave the same time.
 const TICK: Duration = Duration::from_millis(20);
-/// The same for network file systems with times in whole seconds.
+/// Resolution on file systems with times in whole seconds, such as network file systems.
 const COARSE_TICK: Duration = Duration::from_millis(2100);
 
-/// A file system time, comparable within the same file system.
+/// A modification time, comparable within the same file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Stamp {
     seconds: i64,
@@ -36,7 +36,7 @@ impl Stamp {
         u64::try_from(self.seconds).unwrap_or(0)
     }
 
-    /// Period after this time in which changes may have the same time.
+    /// How long after this time another change may leave the same time.
     pub(crate) fn tick(self) -> Duration {
         match self.nanoseconds {
             0 => COARSE_TICK,
@@ -45,7 +45,7 @@ impl Stamp {
     }
 }
 
-/// An uncommitted file.
+/// An uncommitted file: its size in bytes, and its time in seconds since 1970.
 #[derive(Clone, Debug)]
 pub(crate) struct Temporary {
     pub(crate) name: String,

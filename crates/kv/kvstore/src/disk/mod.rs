@@ -1,12 +1,13 @@
-//! A directory of parts, on a disk or a share that several replicas mount (docs/kv-format.md).
+//! The disk tier: a directory of KV parts (one KV head of one chunk each), on a disk or a share
+//! that several replicas mount (docs/kv-format.md).
 //!
 //! A part is one file, named by its contents and committed by renaming it: no locks, and a crash at
 //! any byte leaves nothing that is ever found. Nothing is synced on the way. After a power failure
 //! a file may be torn under its final name; its checksum detects that when it is read.
 //!
-//! Downward: [`Disk`] is the tier; `PartFiles` reads and writes parts; `Room` keeps the bound;
-//! `Directory` sees the changes of other processes. `State` is the knowledge of this process: the
-//! files (`index`) and their order of eviction (`ranking`).
+//! From the top: [`Disk`] is the tier; `PartFiles` reads and writes parts; `Room` keeps the size
+//! limit; `Directory` detects the changes of other processes. `State` is the knowledge of this
+//! process: the files (`index`) and their order of eviction (`ranking`).
 
 pub mod admin;
 mod budget;
@@ -46,13 +47,13 @@ use crate::tier::{StartError, Take, Tier, TierError};
 /// Time-out of the first listing when a tier is opened.
 const OPENING: Duration = Duration::from_secs(1);
 
-/// Options of the tier.
+/// Options of the disk tier.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DiskOptions {
     /// The directory; it is created if its parent exists.
     pub path: PathBuf,
-    /// Maximum total size of the files of all writers, each rounded up to 4096.
+    /// Maximum total size of the files of all writers, each rounded up to 4096 bytes.
     pub limit_bytes: u64,
     /// Maximum number of bytes written by this process in any 24 hours.
     #[serde(default)]
@@ -69,7 +70,7 @@ pub struct DiskOptions {
 /// Offset of the payload in the file of a part.
 pub const PAYLOAD_AT: usize = HEADER_BYTES;
 
-/// The tier.
+/// The disk tier.
 pub struct Disk {
     name: String,
     /// Number of this identity's store in the index.
@@ -129,7 +130,8 @@ impl Disk {
         })
     }
 
-    /// Checks the disk for the full file, which another process may have written.
+    /// Whether the part's file, which another process may have written, exists with its full
+    /// length.
     fn finds(&self, key: &PartKey) -> Result<bool, TierError> {
         let found = self.files.find(key)?;
         if let Some(bytes) = found {

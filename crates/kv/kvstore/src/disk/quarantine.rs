@@ -23,13 +23,13 @@ pub(crate) fn put(root: &Path, store: &str, file: &Path) -> io::Result<()> {
     }
 }
 
-/// Number and total size of the files kept.
+/// Number of the files kept, and their total size in bytes.
 pub(crate) fn kept(root: &Path) -> io::Result<(usize, u64)> {
     let files = files(&layout::quarantine(root))?;
     Ok((files.len(), files.iter().map(|file| file.bytes).sum()))
 }
 
-/// Deletes all of them.
+/// Deletes all files in the quarantine.
 pub(crate) fn clear(root: &Path) -> io::Result<()> {
     prune(&layout::quarantine(root), 0)
 }

@@ -6,7 +6,7 @@ use crate::key::{Digest, Group, UNSALTED};
 /// Maximum number of chunks in the frequency sketch (64 MiB).
 const MOST_COUNTED: u64 = 1 << 22;
 
-/// A chunk's key, with the number of its store.
+/// A chunk of any store in the directory: the number of the store, and the chunk's digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Name {
     pub(crate) store: u32,
@@ -43,9 +43,9 @@ pub(crate) type StoreCandidate = Item<Name>;
 /// Cache policy of a directory, over the indexed chunks with known times.
 pub(crate) struct Ranking {
     pub(crate) policy: CachePolicy<Name>,
-    /// Maximum bytes of a salt group.
+    /// Maximum total bytes of a salt group's chunks.
     quota: Option<u64>,
-    /// The last used chunk; uses of its other parts are not counted again.
+    /// The chunk used last: further uses of its parts count as the same use.
     last: Option<Name>,
 }
 
@@ -60,7 +60,7 @@ impl Ranking {
         }
     }
 
-    /// Marks a chunk of `bytes` in all its parts as present and used now.
+    /// Marks a chunk, whose parts together have `bytes` bytes, as present and used now.
     pub(crate) fn enter(&mut self, name: Name, bytes: u64, parent: Option<Digest>) {
         if !self.policy.has(&name) {
             self.policy.insert(item(name, bytes, parent));
@@ -71,14 +71,15 @@ impl Ranking {
         self.policy.continues(&name, name.parent(parent));
     }
 
-    /// Adds a chunk from before this process started, used before `later` others.
+    /// Adds a chunk that was stored before this process started. `later` other such chunks were
+    /// used after it.
     pub(crate) fn found(&mut self, name: Name, bytes: u64, later: usize) {
         if !self.policy.has(&name) {
             self.policy.found(item(name, bytes, None), later);
         }
     }
 
-    /// Counts a request for chunks of one prefix, in its order.
+    /// Counts a request for chunks of one prefix, given in prefix order.
     pub(crate) fn ask(&mut self, names: &[Name]) {
         self.policy.ask(names);
         self.last = None;

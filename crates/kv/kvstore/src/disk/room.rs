@@ -1,12 +1,12 @@
-//! Space accounting: several writers keep one limit without a lock.
+//! Space accounting of the disk tier: several writers keep to one size limit without a lock.
 //!
 //! Each writer counts its own changes and lists the directory again before it stores more than an
 //! eighth of the space that was free at its last listing. So the limit holds for up to eight
 //! writers at once, except for files just begun by each.
 //!
-//! Admission is decided at the first part of a chunk; after a refusal a writer stores none of its
-//! parts. Each writer ranks on its own; writers of the same chunks have seen the same requests, so
-//! their decisions mostly agree. If one has admitted a chunk, the others follow.
+//! Admission is decided at the first part (KV head) of a chunk; after a refusal a writer stores
+//! none of its parts. Each writer ranks on its own; writers of the same chunks have seen the same
+//! requests, so their decisions mostly agree. If one has admitted a chunk, the others follow.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,10 +20,10 @@ use super::state::State;
 use crate::key::{Digest, PartKey};
 use crate::tier::TierError;
 
-/// Eviction frees 1/256 of the limit beyond the need, so that it does not run for every part.
+/// Eviction frees 1/256 of the limit more than needed, so that it does not run for every part.
 const SLACK: u64 = 256;
-/// Minimum number of files to free space for, if the limit holds many more; other writers may have
-/// begun files meanwhile.
+/// Minimum number of files that eviction frees space for, if the limit holds many more: other
+/// writers may have begun files meanwhile.
 const SLACK_FILES: u64 = 8;
 const MANY: u64 = 16 * SLACK_FILES;
 /// Free space, in chunks, required for admission without the filter: more than concurrent evictions
@@ -31,9 +31,10 @@ const MANY: u64 = 16 * SLACK_FILES;
 const ROOMY: u64 = 3;
 /// A writer uses at most 1/8 of the free space before it lists the directory again.
 const SHARE: u64 = 8;
-/// Time-out of a store for the first listing of a large directory.
+/// How long a store waits for the first listing of a large directory.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Rounds over all chunks in which times renewed by other processes may change the order.
+/// An eviction takes at most this many steps per chunk. It spares chunks that other processes have
+/// used meanwhile, except in the last round.
 const ROUNDS: usize = 3;
 
 /// Reserved bytes, released on drop or turned into a committed part.
@@ -100,7 +101,8 @@ impl Room {
         })
     }
 
-    /// Admits the chunk at its first part; its salt group frees space for the whole chunk.
+    /// Decides on the admission of a chunk at its first part. If that would put its salt group over
+    /// the quota, the group's chunks are evicted until the whole chunk fits.
     fn admit(&self, candidate: &StoreCandidate) -> Result<(), TierError> {
         let root = self.0.root.display();
         if !self.admits(candidate) {
@@ -147,7 +149,8 @@ impl Room {
             .is_some()
     }
 
-    /// Whether another rank has admitted the chunk, which is only useful with all heads.
+    /// Whether another rank has admitted the chunk. This rank then follows: a chunk is only useful
+    /// with all heads.
     fn others_have(&self, candidate: &StoreCandidate) -> bool {
         let (store, digest) = (candidate.key.store as usize, &candidate.key.digest);
         let looked = self
@@ -164,14 +167,15 @@ impl Room {
         share.max(SLACK_FILES * bytes)
     }
 
-    /// Evicts because the file system is full although the limit is not reached.
+    /// Evicts because the file system is full although the size limit is not reached.
     pub(crate) fn give_way(&self, bytes: u64, candidate: &StoreCandidate) {
         let _turn = lock(&self.0.upkeep);
         let goal = self.0.state().taken().saturating_sub(2 * bytes);
         self.evict(candidate, None, |state| state.taken() <= goal);
     }
 
-    /// Evicts, from the group of `of` or from all, until the goal is met or nothing is evictable.
+    /// Evicts, from the salt group of `of` or from all groups, until the goal is met or nothing is
+    /// evictable.
     fn evict(
         &self,
         candidate: &StoreCandidate,
@@ -209,7 +213,7 @@ impl Room {
         })
     }
 
-    /// Whether another process has used a chunk since the last known use, which is updated.
+    /// Whether another process has used a chunk since the last known use; if so, updates that.
     fn was_used_meanwhile(&self, candidate: &Candidate) -> bool {
         let Some(used) = self.0.last_use(candidate) else {
             return false;

@@ -1,4 +1,4 @@
-//! Start-up checks of a directory, with remedies.
+//! Start-up checks of a disk tier's directory; their errors name the remedy.
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, ErrorKind};
@@ -10,7 +10,8 @@ use rustix::fs::statvfs;
 use super::{io as files, layout};
 use crate::tier::StartError;
 
-/// Creates `path` (its parent must exist) and tests that files can be created in it.
+/// Creates the directory `path`, whose parent must exist, and tests that files can be created in
+/// it.
 pub(crate) fn prepare(path: &Path, temporary: &str) -> Result<(), StartError> {
     let shown = path.display();
     match fs::metadata(path) {

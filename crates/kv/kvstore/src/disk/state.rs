@@ -15,15 +15,15 @@ pub(crate) struct State {
     pub(crate) ranking: Ranking,
     /// Bytes of files being written by this process.
     pub(crate) reserved: u64,
-    /// Bytes reserved since the last listing.
+    /// Bytes that this process has reserved since the last listing.
     pub(crate) since_look: u64,
-    /// Free bytes at the last listing.
+    /// Bytes left below the limit at the last listing.
     pub(crate) free_at_look: u64,
     /// Bytes in the quarantine.
     pub(crate) quarantined: u64,
     /// Whether the first full listing is done.
     pub(crate) complete: bool,
-    /// Chunks that have left and are not yet reported, oldest first.
+    /// Store number and digest of the chunks that have left and are not yet reported, oldest first.
     left: VecDeque<(usize, Digest)>,
 }
 
@@ -50,7 +50,7 @@ impl State {
         self.index.used() + self.reserved + self.quarantined
     }
 
-    /// Records the free space at a listing.
+    /// Records the bytes left below `limit` at a listing.
     pub(crate) fn note_free(&mut self, limit: u64) {
         self.since_look = 0;
         self.free_at_look = limit.saturating_sub(self.taken());
@@ -102,7 +102,7 @@ impl State {
         self.left.push_back((store, digest));
     }
 
-    /// Counts a request for chunks of one prefix, in its order.
+    /// Counts a request for chunks of one prefix, given in prefix order.
     pub(crate) fn ask(&mut self, store: usize, digests: &[Digest]) {
         for digest in digests {
             let name = Name::new(store, digest);
@@ -114,7 +114,7 @@ impl State {
         self.ranking.ask(&names);
     }
 
-    /// Records a use by another process at `used`.
+    /// Records that another process used a chunk at `used` (seconds since 1970).
     pub(crate) fn used_by_others(&mut self, candidate: &Candidate, used: u64) {
         let Candidate { store, digest, .. } = candidate;
         self.index.touch(*store, digest, used);
@@ -156,7 +156,7 @@ impl State {
         waiting.into_iter().map(|(_, name)| name).collect()
     }
 
-    /// Ranks some of them; `later` more will follow.
+    /// Ranks `names`, a piece of what `unranked` returned; `later` more chunks follow.
     pub(crate) fn rank(&mut self, names: &[Name], later: usize) {
         for (at, name) in names.iter().enumerate() {
             if let Some(bytes) = self.chunk_bytes(name.store as usize, &name.digest) {
@@ -166,7 +166,7 @@ impl State {
         }
     }
 
-    /// The next victim, from the salt group of `of` or from all.
+    /// The next chunk to evict, from the salt group of `of` or from all.
     pub(crate) fn victim(&self, of: Option<&StoreCandidate>) -> Option<Candidate> {
         let group = of.map(|candidate| candidate.key.group());
         let name = self.ranking.policy.first(group)?;
@@ -179,8 +179,8 @@ impl State {
         }
     }
 
-    /// Size of a known chunk with all its parts, stored or not; only of the stored parts if the
-    /// geometry is unknown.
+    /// Size in bytes of a known chunk with all its parts, stored or not; only of the stored parts
+    /// if the store's geometry is unknown.
     fn chunk_bytes(&self, store: usize, digest: &Digest) -> Option<u64> {
         let chunk = self.index.chunk(store, digest)?;
         let identity = self.index.stores()[store].identity.as_ref();
@@ -199,7 +199,7 @@ mod tests {
     use super::super::ranking::Ranking;
     use super::*;
 
-    /// What happens to one of few chunks.
+    /// A random operation on one of a few chunks.
     #[derive(Clone, Debug)]
     enum Act {
         Insert(u8, u16),
@@ -207,7 +207,7 @@ mod tests {
         Remove(u8),
         GiveUp,
         Ask(Vec<u8>),
-        /// A listing of shard 0, some of it this process's news.
+        /// A listing of shard 0: its parts, their last use, and whether a change made it stale.
         Apply(Vec<(u8, u16)>, Option<u64>, bool),
         Rank,
     }
@@ -229,7 +229,7 @@ mod tests {
 
     fn key(chunk: u8, head: u16) -> PartKey {
         let mut digest = [0; 32];
-        // A salt for some; one shard.
+        // Some chunks have a salt; all are in one shard.
         (digest[0], digest[31]) = (chunk % 3, chunk);
         PartKey {
             digest,

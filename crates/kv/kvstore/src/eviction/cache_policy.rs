@@ -1,10 +1,11 @@
-//! A bounded set of keys with sizes: eviction order and admission.
+//! Cache policy of a full store: which entry is evicted first, and which new entry is admitted.
 //!
 //! The eviction rank is the time of the last use plus a bonus for frequency: an entry with n
-//! requests stays `log2(n)` / 4 mean lifetimes longer (after hyperbolic caching: Blankstein, Sen,
-//! Freedman, USENIX ATC 2017). The admission filter is TinyLFU (Einziger, Friedman, Manes, ACM
-//! Transactions on Storage 13, 2017): a new entry must have more requests than its victim. The
-//! filter is active while the shadow caches have a higher hit rate with it.
+//! requests stays `log2(n)` / 4 mean lifetimes longer than one with a single request (after
+//! hyperbolic caching: Blankstein, Sen, Freedman, USENIX ATC 2017). The admission filter is TinyLFU
+//! (Einziger, Friedman, Manes, ACM Transactions on Storage 13, 2017): a new entry must have more
+//! requests than its victim. The filter is active while the shadow caches have a higher hit rate
+//! with it.
 
 use super::key::Key;
 use super::shadow::ShadowCaches;
@@ -15,7 +16,7 @@ use crate::key::Group;
 /// Eviction rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rule {
-    /// Weighted by frequency; with the admission filter while it raises the hit rate.
+    /// LRU weighted by request frequency, with the admission filter while that raises the hit rate.
     #[default]
     Auto,
     /// Plain LRU without admission filter: the baseline of measurements.
@@ -26,14 +27,14 @@ pub enum Rule {
 #[derive(Clone, Copy, Debug)]
 pub struct Item<K> {
     pub key: K,
-    /// The preceding entry of its prefix, which is kept at least as long.
+    /// The entry before it in its prefix, which is never evicted before it.
     pub parent: Option<K>,
-    /// In units of the capacity.
+    /// Size in units of the store's capacity: bytes, or 1 for a slot.
     pub size: u64,
 }
 
-/// The policy of a store that holds the values itself: the store reports its contents and asks for
-/// victims. Operations take O(log n) per key; a hit does not allocate.
+/// Policy of a store that holds the values itself: the store reports what it contains and asks
+/// which entry to evict. Operations take O(log n) per key; a hit does not allocate.
 pub struct CachePolicy<K> {
     pub(super) tree: EvictionTree<K>,
     sketch: Sketch,
@@ -46,7 +47,7 @@ pub struct CachePolicy<K> {
 
 impl<K: Key> CachePolicy<K> {
     /// For a store of `capacity`, in units of the items' sizes, with about `entries` items when
-    /// full; `by_group` also keeps an order per salt group.
+    /// full; `by_group` also keeps an eviction order per salt group, for quotas.
     pub fn new(rule: Rule, capacity: u64, entries: usize, by_group: bool) -> Self {
         let auto = rule == Rule::Auto;
         Self {
@@ -73,7 +74,7 @@ impl<K: Key> CachePolicy<K> {
         self.tree.find(key).is_some()
     }
 
-    /// Total size of a salt group.
+    /// Total size of a salt group's items; 0 if the policy was not made `by_group`.
     pub fn size_of(&self, group: Group) -> u64 {
         self.tree.size_of(group)
     }
@@ -83,8 +84,8 @@ impl<K: Key> CachePolicy<K> {
         self.shadows.as_ref().is_some_and(ShadowCaches::prefer_gate)
     }
 
-    /// Counts a request for `keys`, a prefix in order; marks those before the first absent key as
-    /// used. Returns their number.
+    /// Counts a request for `keys`, consecutive entries of a prefix. Marks the keys before the
+    /// first absent one as used and returns their number.
     pub fn ask(&mut self, keys: &[K]) -> usize {
         self.asked(keys, 0);
         let mut run = std::mem::take(&mut self.run);
@@ -95,7 +96,8 @@ impl<K: Key> CachePolicy<K> {
         self.run.len()
     }
 
-    /// Counts a request for `keys`; the first `start` are held elsewhere.
+    /// Counts a request for `keys`. The caller has the first `start` of them elsewhere, so hits on
+    /// these do not score in the shadow caches.
     pub(super) fn asked(&mut self, keys: &[K], start: usize) {
         self.now += 1;
         let sketch = &mut self.sketch;
@@ -105,7 +107,7 @@ impl<K: Key> CachePolicy<K> {
         }
     }
 
-    /// Marks the entries of a run that was found as used.
+    /// Marks the entries `run`, which a lookup has found, as used.
     pub(super) fn used(&mut self, run: &[Id]) {
         run.iter().for_each(|&id| self.touch(id));
         if let Some(shadows) = &mut self.shadows {
@@ -116,7 +118,8 @@ impl<K: Key> CachePolicy<K> {
         }
     }
 
-    /// Counts a chain computed after `parent`; a key without requests counts as requested once.
+    /// Counts keys that were computed as a continuation of `parent`: a key without a counted
+    /// request counts as requested once.
     pub(super) fn computed(
         &mut self,
         parent: Option<K>,
@@ -161,7 +164,8 @@ impl<K: Key> CachePolicy<K> {
         }
     }
 
-    /// Whether an item would be admitted in place of the first victim, of `group` or of all.
+    /// Whether an item would be admitted in place of the next victim: that of `group`, or of the
+    /// whole store if None.
     pub fn outweighs(&mut self, item: &Item<K>, group: Option<Group>) -> bool {
         self.computed(item.parent, [(item.key, item.size)].into_iter());
         let victim = self.first(group);
@@ -174,7 +178,8 @@ impl<K: Key> CachePolicy<K> {
         self.place(&item, self.now);
     }
 
-    /// Adds an item from before the first operation, used before `later` others.
+    /// Adds an item that the store had before the first operation. `later` other such items were
+    /// used after it.
     pub fn found(&mut self, item: Item<K>, later: usize) {
         self.place(&item, -(later as i64) - 1);
     }
@@ -206,7 +211,7 @@ impl<K: Key> CachePolicy<K> {
         }
     }
 
-    /// The next victim, of a salt group or of all.
+    /// The next item to evict: from a salt group, or from all if None.
     pub fn first(&self, group: Option<Group>) -> Option<K> {
         self.tree.first(group).map(|id| self.tree.key(id))
     }
@@ -218,7 +223,8 @@ impl<K: Key> CachePolicy<K> {
         }
     }
 
-    /// Removes an item other than by eviction. Returns whether it was present.
+    /// Removes an item for another reason than lack of space: the mean lifetime does not change.
+    /// Returns whether it was present.
     pub fn remove(&mut self, key: &K) -> bool {
         let id = self.tree.find(key);
         id.map(|id| self.tree.remove(id)).is_some()
@@ -252,7 +258,7 @@ mod tests {
         }
     }
 
-    /// Gives up what does not fit.
+    /// Evicts items until the rest fits into `capacity`.
     fn fit(policy: &mut CachePolicy<u64>, capacity: u64) {
         while policy.tree.size() > capacity {
             let first = policy.first(None).unwrap();
@@ -260,8 +266,8 @@ mod tests {
         }
     }
 
-    /// Share of the accesses found in a store of 1000; what is not found is stored if it is
-    /// accepted. Key k has the size 1 + k % 5.
+    /// Share of accesses that hit in a store of capacity 1000. A missed item is stored if it fits
+    /// or is admitted. Key k has the size 1 + k % 5.
     fn hit_ratio(choice: Rule, keys: impl Iterator<Item = u64>) -> f64 {
         let mut policy = CachePolicy::new(choice, 1000, 333, false);
         let (mut hits, mut all) = (0, 0);
@@ -309,7 +315,7 @@ mod tests {
         }
     }
 
-    /// A digest of a salt group.
+    /// A digest whose first four bytes, its salt group, are `salt`.
     fn of_group(salt: u8, number: u8) -> Digest {
         let mut digest = [number; 32];
         digest[..4].fill(salt);

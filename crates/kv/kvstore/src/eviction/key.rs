@@ -56,7 +56,7 @@ impl<K: Key> Hash for Named<K> {
     }
 }
 
-/// Identity hasher of one word.
+/// Returns the one hashed word unchanged, as it is random already.
 #[derive(Default)]
 pub(super) struct Word(u64);
 

@@ -1,10 +1,10 @@
 //! Eviction and admission of full tiers.
 //!
-//! [`CachePolicy`] is a bounded set of keys with sizes: the chunks of a disk. [`TierIndex`] adds
-//! slots, stores in flight, holds and pins: the blocks of the RAM tier. Eviction is LRU over the
-//! leaves of the prefix tree, weighted by frequency; new entries pass a TinyLFU admission filter
-//! while [`shadow`] caches show that it raises the hit rate. Deterministic: no clock and no random
-//! numbers; samples are chosen by the bits of the keys.
+//! [`CachePolicy`] ranks keys with sizes: the chunks of a disk tier. [`TierIndex`] adds slots,
+//! stores in flight, holds and pins: the blocks of the RAM tier. Eviction is LRU over the leaves of
+//! the prefix tree, weighted by frequency; new entries pass a TinyLFU admission filter while
+//! [`shadow`] caches show that it raises the hit rate. Decisions are deterministic, so that all
+//! ranks agree: no clock and no random numbers; samples are chosen by the bits of the keys.
 
 mod cache_policy;
 mod index;

@@ -11,9 +11,10 @@ use super::tree::{Chain, EvictionTree, Id};
 
 /// Maximum number of entries in a shadow cache; larger tiers are sampled.
 const SAMPLE: usize = 1 << 12;
-/// Decay of a score per request.
+/// Factor by which each request reduces the score of a shadow cache, so that old hits fade.
 const DECAY: f64 = 0.998;
-/// Ratio of scores from which the admission filter is active.
+/// The admission filter is active while the score with it is more than this multiple of the score
+/// without it.
 const MARGIN: f64 = 1.1;
 
 /// A sampled key: the first word of the key, and its size.
@@ -44,7 +45,8 @@ impl Shadow {
         }
     }
 
-    /// Scores the hits of `chain`, whose first `start` keys are held elsewhere.
+    /// Adds the sizes of the entries of `chain` that are found to the score. The first `start` keys
+    /// do not count, as the caller has them elsewhere.
     fn look(&mut self, chain: &[Step], start: usize, now: i64, sketch: &Sketch) {
         self.score *= DECAY;
         for (at, &(word, _)) in chain.iter().enumerate() {
@@ -81,7 +83,8 @@ impl Shadow {
         kept.end(&mut self.tree);
     }
 
-    /// The entry, with a lock.
+    /// The entry of a sampled key, added if absent, with a lock; None if the filter refuses it or
+    /// nothing can be evicted.
     fn find_or_admit(
         &mut self,
         (word, size): Step,
@@ -104,7 +107,7 @@ impl Shadow {
     }
 }
 
-/// Both caches.
+/// The shadow caches without (`open`) and with (`gated`) the admission filter.
 pub(super) struct ShadowCaches {
     open: Shadow,
     gated: Shadow,
@@ -115,7 +118,7 @@ pub(super) struct ShadowCaches {
 }
 
 impl ShadowCaches {
-    /// For a tier of `capacity` that holds about `entries`.
+    /// For a tier of `capacity` (total size) that holds about `entries` entries.
     pub(super) fn new(capacity: u64, entries: usize) -> Self {
         let rate = (SAMPLE as f64 / entries.max(1) as f64).min(1.0);
         Self {
@@ -132,7 +135,7 @@ impl ShadowCaches {
         self.gated.score > MARGIN * self.open.score
     }
 
-    /// Looks up a prefix whose first `start` keys are held elsewhere.
+    /// Looks up a prefix in both caches; the caller has its first `start` keys elsewhere.
     pub(super) fn look<K: Key>(&mut self, keys: &[K], start: usize, now: i64, sketch: &Sketch) {
         let within = |key: &&K| key.words()[1] <= self.threshold;
         let start = keys[..start].iter().filter(within).count();

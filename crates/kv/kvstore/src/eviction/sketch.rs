@@ -1,4 +1,4 @@
-//! Request frequencies of keys, in about 16 bytes per key in the tier.
+//! Estimates how often each key was requested, with about 16 bytes of memory per key in the tier.
 //!
 //! A count-min sketch with periodic halving, as in TinyLFU (Einziger, Friedman, Manes: "TinyLFU: A
 //! Highly Efficient Cache Admission Policy", ACM Transactions on Storage 13, 2017), with 8-bit
@@ -11,7 +11,7 @@ const ROWS: usize = 4;
 /// One request, in counter units.
 const ONE: u64 = 8;
 const MOST: u64 = 0xff;
-/// Requests per key between halvings.
+/// Requests per key of the tier after which all counters are halved, so that old requests fade.
 const MEMORY: usize = 10;
 const LOW_SEVEN: u64 = 0x7f7f_7f7f_7f7f_7f7f;
 
@@ -58,7 +58,7 @@ impl Sketch {
     /// Whether `word` has at least one whole request more than `other`.
     ///
     /// Halving a cyclic scan at different points makes counts differ by up to one request; so a
-    /// count that may have been halved needs an eighth more.
+    /// count that may have been halved needs a margin of 1.125 requests.
     pub(super) fn prefers(&self, word: u64, other: u64) -> bool {
         let other = self.count(other);
         let margin = if other > 1.0 { 1.125 } else { 1.0 };

@@ -14,7 +14,7 @@ pub(super) type Id = u32;
 
 struct Entry<K> {
     key: K,
-    /// In units of the capacity: bytes, or 1 for a slot.
+    /// Size in units of the capacity: bytes, or 1 for a slot.
     size: u64,
     /// Incremented on removal, so that a child does not mistake a reused id for its parent.
     generation: u32,
@@ -23,14 +23,14 @@ struct Entry<K> {
     locks: u32,
     used_at: i64,
     rank: i64,
-    /// Its rank in the eviction order, if it is evictable.
+    /// The rank under which it is in the eviction order; None while it may not be evicted.
     queued: Option<i64>,
     present: bool,
 }
 
-/// Bonus per doubling of the frequency, as a share of the mean lifetime.
+/// Bonus in the rank for each doubling of the request count, as a share of the mean lifetime.
 const FREQUENCY_WEIGHT: f64 = 0.25;
-/// Weight of the latest eviction in the mean lifetime.
+/// Weight of the latest eviction in the moving average of lifetimes.
 const NEWS: f64 = 0.01;
 
 /// Entries by key. The rank is the time of the last use plus a bonus for frequency.
@@ -42,9 +42,9 @@ pub(super) struct EvictionTree<K> {
     /// Present if salt groups have quotas.
     groups: Option<Groups>,
     size: u64,
-    /// Weight of the frequency.
+    /// `FREQUENCY_WEIGHT`, or 0 for plain LRU.
     weight: f64,
-    /// Mean lifetime of evicted entries.
+    /// Moving average of the time between an entry's last use and its eviction, in operations.
     lifetime: f64,
 }
 
@@ -74,14 +74,15 @@ impl Chain {
         }
     }
 
-    /// Releases the last entry.
+    /// Ends the chain: unlocks its last entry.
     pub(super) fn end<K: Key>(self, tree: &mut EvictionTree<K>) {
         self.0.iter().for_each(|&id| tree.unlock(id));
     }
 }
 
 impl<K: Key> EvictionTree<K> {
-    /// `by_group` also keeps an order per salt group; `weighted` adds the frequency to the rank.
+    /// `by_group` also keeps an order per salt group; `weighted` adds a bonus for frequency to the
+    /// rank.
     pub(super) fn new(by_group: bool, weighted: bool) -> Self {
         Self {
             weight: if weighted { FREQUENCY_WEIGHT } else { 0.0 },
@@ -103,7 +104,7 @@ impl<K: Key> EvictionTree<K> {
         self.by_key.len()
     }
 
-    /// Total size.
+    /// Total size of all entries.
     pub(super) fn size(&self) -> u64 {
         self.size
     }
@@ -127,7 +128,7 @@ impl<K: Key> EvictionTree<K> {
         entry.is_some_and(|entry| entry.present)
     }
 
-    /// The next victim, of a group or of all.
+    /// The next entry to evict: from a salt group, or from all if None.
     pub(super) fn first(&self, of: Option<Group>) -> Option<Id> {
         let Some(group) = of else {
             return self.order.first().map(|&(_, id)| id);
@@ -137,8 +138,8 @@ impl<K: Key> EvictionTree<K> {
         first.filter(|first| first.0 == group).map(|first| first.2)
     }
 
-    /// Adds an absent key with one lock. Slots are reused, so the vector never exceeds the peak
-    /// number of entries.
+    /// Adds an absent key with one lock. Ids are reused, so the vector of entries never exceeds the
+    /// peak number of entries.
     pub(super) fn insert_locked(&mut self, key: K, size: u64) -> Id {
         let id = self.free.pop().unwrap_or(self.entries.len() as Id);
         let at = id as usize;

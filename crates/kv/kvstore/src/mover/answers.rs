@@ -1,4 +1,4 @@
-//! Results from the tier threads to the caller of `take`.
+//! Passes transfer results from the threads of the tiers to the caller of `Mover::take`.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};

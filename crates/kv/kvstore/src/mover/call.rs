@@ -1,4 +1,5 @@
-//! Executes a job as calls of a tier: selects the parts, and the bytes of the blocks.
+//! Executes a queued job as calls of its tier: selects the KV parts (one KV head of one chunk each)
+//! and their bytes in the blocks.
 
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut, Range};
@@ -17,17 +18,19 @@ thread_local! {
     static COPY: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// Maximum number of chunks reported as gone in one result; as large as the longest error.
+/// Maximum number of chunks reported as gone in one result: 1 KiB of digests, as much as the
+/// longest error text.
 const MOST_LEFT: usize = 32;
 
-/// The share of every block on one rank.
+/// What one rank has of every KV block: some heads in some layers.
 #[derive(Clone, Debug)]
 pub(crate) struct Share {
-    /// KV heads of the whole model, in the order of their extents.
+    /// The rank's KV heads, numbered over the whole model, in the order of their bytes in a block.
     pub(crate) heads: Vec<u16>,
-    /// Layers of each KV group, counted over all groups.
+    /// The rank's layers of each KV group (first, end), numbered group after group over the whole
+    /// model.
     pub(crate) layers: Vec<(u16, u16)>,
-    /// Bytes of one head in one block, by group.
+    /// Bytes of one head in one block, for each KV group.
     pub(crate) extents: Vec<usize>,
 }
 
@@ -35,11 +38,11 @@ pub(crate) struct Share {
 struct Part {
     key: PartKey,
     group: usize,
-    /// Its byte range in a block of the group.
+    /// The head's byte range in a block of the KV group.
     extent: Range<usize>,
 }
 
-/// Result of a call.
+/// Result of a call: the bytes moved, or for a probe whether each chunk was found (1 or 0).
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Brought {
     pub(crate) bytes: u64,
@@ -56,7 +59,7 @@ impl Brought {
 }
 
 impl Share {
-    /// The parts of a chunk; none for a group without layers on this rank.
+    /// The rank's parts of a chunk; none for a KV group without layers on this rank.
     fn parts(&self, digest: Digest, blocks: u16) -> impl Iterator<Item = Part> {
         let groups = self.layers.iter().zip(&self.extents).enumerate();
         let groups = groups.filter(|(_, (layers, _))| layers.0 < layers.1);
@@ -75,7 +78,8 @@ impl Share {
         })
     }
 
-    /// Reads the parts needed for any block; bytes that belong to no block are discarded.
+    /// Reads each part that at least one block needs; its bytes for `None` blocks are discarded.
+    /// Returns the number of bytes read.
     fn load(
         &self,
         tier: &dyn Tier,
@@ -189,7 +193,7 @@ impl Share {
     }
 }
 
-/// Executor of a queue's jobs.
+/// What executes a queue's jobs: a tier that stores chunks, or the slots of the RAM tier.
 pub(crate) enum Worker {
     Chunks {
         tier: Box<dyn Tier>,
@@ -200,7 +204,7 @@ pub(crate) enum Worker {
 }
 
 impl Worker {
-    /// For logs and answers.
+    /// Name of the tier, for logs and error texts.
     pub(crate) fn name(&self) -> &str {
         match self {
             Self::Chunks { tier, .. } => tier.name(),
@@ -208,7 +212,7 @@ impl Worker {
         }
     }
 
-    /// [`Tier::load_by`] of a chunk tier.
+    /// [`Tier::load_by`] of a tier that stores chunks; RAM has no such call.
     pub(crate) fn load_by(
         &self,
         key: &PartKey,
@@ -229,8 +233,8 @@ impl Worker {
         }
     }
 
-    /// Executes the work and returns its blocks; for a store, `copied` is called once its blocks
-    /// are free, before the call of the chunk tier. A panic counts as a failure of the tier.
+    /// Executes the work and returns its blocks; a store of a chunk calls `copied` once its blocks
+    /// are returned, before it calls the tier. A panic counts as a failure of the tier.
     pub(crate) fn call<P: Pool>(
         &self,
         work: Work<P>,

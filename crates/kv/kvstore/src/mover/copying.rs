@@ -1,4 +1,4 @@
-//! Copies between blocks and slots.
+//! Copies between blocks of the KV pools and slots of the RAM tier.
 
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::{Mutex, PoisonError};
@@ -7,10 +7,10 @@ use super::memory::Reserved;
 use super::queue::Work;
 use super::transfer::Pool;
 
-/// Minimum size in bytes of a job for a second thread.
+/// A copy uses at most one thread for each 4 MiB.
 const WORTH_A_THREAD: usize = 4 << 20;
 
-/// The slot numbers, one per block of a group; slots of a store must be distinct. The error
+/// Checks slot numbers: one for each block of a KV group, and distinct for a store. The error
 /// describes the problem.
 pub(crate) fn slot_numbers(
     slots: &[i32],
@@ -37,7 +37,7 @@ pub(crate) fn slot_numbers(
 /// The slots of the RAM tier.
 pub(crate) struct Slots {
     memory: Reserved,
-    /// Block sizes by group; a slot has one block of each group.
+    /// Bytes of a block of each KV group; a slot has one block of each group.
     groups: Vec<usize>,
     slot_bytes: usize,
     threads: usize,
@@ -80,7 +80,7 @@ impl Slots {
         slot * self.slot_bytes..(slot + 1) * self.slot_bytes
     }
 
-    /// Fills `blocks` (all groups, slot by slot) from valid `slots`.
+    /// Fills `blocks` (slot after slot, in it one of each KV group) from valid `slots`.
     fn load(&self, slots: &[usize], blocks: &mut [Option<impl DerefMut<Target = [u8]>>]) {
         let mut pairs: Vec<Pair<'_>> = Vec::new();
         for (blocks, &slot) in blocks.chunks_mut(self.groups.len()).zip(slots) {
@@ -94,7 +94,7 @@ impl Slots {
         copy(pairs, self.threads);
     }
 
-    /// Copies `blocks` (all groups, slot by slot) to valid, distinct `slots`.
+    /// Copies `blocks` (slot after slot, in it one of each KV group) to valid, distinct `slots`.
     fn store(&mut self, slots: &[usize], blocks: &[impl Deref<Target = [u8]>]) {
         if self.slot_bytes == 0 {
             return;

@@ -1,4 +1,4 @@
-//! A pool in host memory owned elsewhere, such as tensors of a Python backend.
+//! A KV pool in host memory that something else owns, such as tensors of a Python backend.
 
 use std::any::Any;
 use std::ops::{Deref, DerefMut};
@@ -11,14 +11,14 @@ use super::transfer::Pool;
 /// State of a block with a [`HostWrite`]; other values count the [`HostRead`]s.
 const LENT: u32 = u32::MAX;
 
-/// Contiguous blocks of equal size. Transfers borrow them individually: several readers or one
-/// writer.
+/// Contiguous KV blocks of equal size. Transfers borrow each block on its own: several readers or
+/// one writer.
 pub struct HostBlocks(Arc<Memory>);
 
 struct Memory {
     base: NonNull<u8>,
     block_bytes: usize,
-    /// One for each block.
+    /// State of each block: its number of readers, or `LENT`.
     states: Box<[AtomicU32]>,
     /// Keeps the memory alive.
     _owner: Box<dyn Any + Send + Sync>,
@@ -40,7 +40,7 @@ impl Memory {
 }
 
 impl HostBlocks {
-    /// `blocks` blocks of `block_bytes` from `base` on.
+    /// `blocks` blocks of `block_bytes` bytes each, from `base` on.
     ///
     /// # Safety
     /// The memory is valid for reads and writes, and initialised, as long as `owner` lives. Nothing

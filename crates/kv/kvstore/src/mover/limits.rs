@@ -10,16 +10,16 @@ pub(crate) struct Limits {
     /// Maximum number of abandoned calls that are replaced by new threads, separately for probes
     /// and other calls.
     pub(crate) abandoned: usize,
-    /// Time-out of a call.
+    /// Time after which a call of a tier is abandoned.
     pub(crate) stall: Duration,
-    /// Interval of upkeep.
+    /// Interval between calls of `Tier::tick`.
     pub(crate) tick: Duration,
-    /// Interval of the watchdog.
+    /// Interval at which the watchdog looks for calls to abandon.
     pub(crate) watch: Duration,
     /// Threads for large copies of the RAM tier. Measured alone: 21 GB/s with one, 33 GB/s with two
     /// (AMD EPYC, 2 cores).
     pub(crate) copy_threads: usize,
-    /// Size of the pieces of a RAM store, between which waiting loads run.
+    /// Bytes that a store to RAM copies at a time; waiting loads run in between.
     pub(crate) piece: usize,
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use penstock_memory::Region;
 
-/// Bytes faulted in per acquisition of the memory.
+/// Bytes that the background thread faults in before it checks whether the memory is still used.
 const PIECE: usize = 4 << 20;
 
 /// Zeroed bytes, aligned to huge pages.
@@ -57,7 +57,7 @@ impl DerefMut for Reserved {
 mod tests {
     use super::*;
 
-    /// Pages of `memory` that it has for itself: a page of zeroes that all share is not one.
+    /// Number of resident pages of `memory`, without the kernel's shared page of zeroes.
     fn resident(memory: &Reserved) -> usize {
         const OWN: u64 = 1 << 63 | 1 << 56;
         const PAGE: usize = 4096;

@@ -1,5 +1,5 @@
 //! The mover of one rank copies between blocks of the KV pool and the tiers, concurrently with
-//! compute.
+//! compute. A chunk tier is one that stores chunks: disk, Redis, object store.
 //!
 //! `submit` borrows a transfer's blocks and queues it for its tier, the tier's threads execute it,
 //! and `take` returns the results. A block is returned before its result is visible. Tiers are
@@ -38,18 +38,18 @@ pub use transfer::{Kind, Moved, Pool, Transfer};
 use crate::key::{Digest, PartKey};
 use crate::tier::{StartError, Take, Tier, TierError};
 
-/// Opens a tier.
+/// Function that opens a tier; tests inject their own.
 pub(crate) type Open<'a> = &'a dyn Fn(&TierSpec, &Options) -> Result<Box<dyn Tier>, StartError>;
 
-/// The mover. A drop closes it without waiting for stores.
+/// Moves one rank's KV blocks. A drop closes it without waiting for stores.
 pub struct Mover<P: Pool> {
-    /// One for each KV group.
+    /// The pool of each KV group.
     pools: Vec<P>,
     clock: Arc<dyn Clock>,
     answers: Arc<Answers>,
     ram: Option<Arc<TierQueue<P>>>,
     ram_slots: usize,
-    /// Slots of a RAM store per piece, after which waiting loads run.
+    /// Number of slots that a store to RAM fills at a time; waiting loads run in between.
     piece: usize,
     chunk_tiers: Vec<Arc<TierQueue<P>>>,
     /// Stops the watchdog.
@@ -67,7 +67,7 @@ impl<P: Pool> Mover<P> {
         Self::start_with(options, pools, &TierSpec::open, Limits::default(), clock)
     }
 
-    /// The same with injected tiers, limits and clock.
+    /// `start` with injected tiers, limits and clock.
     pub(crate) fn start_with(
         options: &Options,
         pools: Vec<P>,
@@ -211,7 +211,7 @@ impl<P: Pool> Mover<P> {
         Ok(())
     }
 
-    /// A load or store of the RAM tier.
+    /// Queues a load from the RAM tier or a store to it.
     fn copy(&self, transfer: &Transfer) -> Result<(), String> {
         let ram = self.ram.as_ref().ok_or("there is no RAM tier")?;
         let (id, store, blocks) = (transfer.id, transfer.kind == Kind::Store, &transfer.blocks);
@@ -237,7 +237,7 @@ impl<P: Pool> Mover<P> {
         Ok(())
     }
 
-    /// A load or store of a chunk tier.
+    /// Queues a load from a chunk tier or a store to it.
     fn movement(&self, transfer: &Transfer) -> Result<(), String> {
         let tier = self.tier(transfer.tier)?;
         let (keys, blocks) = (&transfer.keys, &transfer.blocks);
@@ -346,7 +346,7 @@ impl<P: Pool> Mover<P> {
     }
 
     /// Finishes stores and removals within `limit`; everything else is reported as not done. Only a
-    /// hanging load keeps its blocks.
+    /// load that hangs in a call keeps its blocks.
     pub fn close(&self, limit: Duration) {
         if self.closed.swap(true, Ordering::Relaxed) {
             return;
@@ -368,7 +368,7 @@ fn read<P: Pool>(pool: &P, block: i32) -> Option<P::Read> {
         .and_then(|block| pool.read(block))
 }
 
-/// `Some(None)` if a group needs no block.
+/// Borrows a block for writing; `Some(None)` if the KV group needs no block there.
 fn write<P: Pool>(pool: &P, block: i32) -> Option<Option<P::Write>> {
     match usize::try_from(block) {
         Ok(block) => pool.write(block).map(Some),

@@ -14,12 +14,12 @@ use crate::tier::{StartError, Tier};
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Options {
-    /// Capacity of the RAM tier in blocks; 0 = no RAM tier.
+    /// Slots of the RAM tier, each with one block of every KV group; 0: no RAM tier.
     pub ram_slots: usize,
-    /// Chunk tiers; transfers number them from 1.
+    /// Tiers that store chunks, in the order of their numbers in transfers, from 1.
     #[serde(default)]
     pub tiers: Vec<TierSpec>,
-    /// Identity of the stores.
+    /// Store identity: everything besides the tokens that determines the stored bytes.
     pub identity: StoreIdentity,
     /// This rank's KV heads, counted over the whole model, in the order of their extents in a
     /// block.
@@ -27,7 +27,7 @@ pub struct Options {
     /// This rank's layers of each KV group: the first and the one after the last, counted group
     /// after group over the whole model.
     pub layers: Vec<(u16, u16)>,
-    /// Tokens of a full chunk.
+    /// Tokens per full chunk.
     #[serde(default = "chunk_tokens")]
     pub chunk_tokens: usize,
 }
@@ -36,7 +36,7 @@ fn chunk_tokens() -> usize {
     256
 }
 
-/// A chunk tier.
+/// A tier that stores chunks.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum TierSpec {
@@ -46,7 +46,7 @@ pub enum TierSpec {
     Redis {
         /// `redis://host:port/db`.
         url: String,
-        /// Time to live of a part in seconds.
+        /// Seconds after the last store to a chunk when Redis removes it; None: never.
         #[serde(default)]
         ttl_s: Option<u64>,
     },
@@ -61,7 +61,7 @@ pub enum TierSpec {
 }
 
 impl Options {
-    /// Bytes of one head's tiles of all layers in one block, by group.
+    /// Bytes of one KV head in one block, for each KV group: its tiles in this rank's layers.
     pub fn extent_bytes(&self) -> Vec<usize> {
         let bytes = |&(first, end): &(u16, u16)| {
             usize::from(end.saturating_sub(first)) * self.identity.tile_bytes
@@ -69,13 +69,13 @@ impl Options {
         self.layers.iter().map(bytes).collect()
     }
 
-    /// Bytes of a block, by group.
+    /// Bytes of one block on this rank, for each KV group.
     pub fn block_bytes(&self) -> Vec<usize> {
         let extents = self.extent_bytes().into_iter();
         extents.map(|bytes| self.heads.len() * bytes).collect()
     }
 
-    /// Blocks of a full chunk.
+    /// Blocks per full chunk.
     pub(crate) fn chunk_blocks(&self) -> u16 {
         let blocks = self.chunk_tokens / self.identity.block_tokens.max(1);
         u16::try_from(blocks).unwrap_or(u16::MAX).max(1)

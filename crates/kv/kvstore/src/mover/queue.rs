@@ -11,7 +11,7 @@ use crate::key::{Digest, Group};
 /// Work for one tier, with its borrowed blocks: for each table entry, the blocks of all groups side
 /// by side.
 pub(crate) enum Work<P: Pool> {
-    /// `None`: the group needs no block there.
+    /// From a chunk tier. A block is `None` where its KV group needs none.
     Load {
         digest: Digest,
         blocks: Vec<Option<P::Write>>,
@@ -21,7 +21,7 @@ pub(crate) enum Work<P: Pool> {
         blocks: Vec<P::Read>,
         parent: Option<Digest>,
     },
-    /// Slots of the RAM tier, and blocks ordered by slot.
+    /// From slots of the RAM tier to blocks, which are ordered by slot.
     FromRam {
         slots: Vec<usize>,
         blocks: Vec<Option<P::Write>>,
@@ -62,10 +62,10 @@ impl<P: Pool> Work<P> {
     }
 }
 
-/// Work and its transfer.
+/// Work of one transfer for one tier.
 pub(crate) struct Job<P: Pool> {
     pub(crate) id: u64,
-    /// Submission time.
+    /// Time of submission on the mover's clock.
     pub(crate) asked: Duration,
     pub(crate) work: Work<P>,
     pub(crate) reply: Arc<Reply>,

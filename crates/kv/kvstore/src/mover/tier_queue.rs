@@ -20,10 +20,10 @@ use super::transfer::{Fault, Moved, Pool};
 use crate::key::PartKey;
 use crate::tier::{Take, TierError};
 
-/// Reason for rejecting jobs.
+/// Error text of rejected jobs, after the tier's name.
 const EVERY_THREAD_HANGS: &str = "does not answer: every thread that may use it hangs in a call";
 
-/// Idle time-out of a thread.
+/// Time after which an idle thread ends.
 const REST: Duration = Duration::from_secs(60);
 
 /// Queue and threads of one tier.
@@ -40,12 +40,12 @@ pub(crate) struct TierQueue<P: Pool> {
 
 struct State<P: Pool> {
     queue: Queue<P>,
-    /// Calls by number.
+    /// Calls in progress, by ticket.
     running: BTreeMap<u64, Running>,
     tickets: u64,
     /// Number of idle threads.
     resting: usize,
-    /// Loads of damaged parts since the start.
+    /// Number of loads that found a damaged part (KV head of a chunk) since the start.
     damaged: u64,
     phase: Phase,
 }
@@ -53,7 +53,7 @@ struct State<P: Pool> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Open,
-    /// Finishing stores.
+    /// Accepts no jobs and finishes queued stores and removals.
     Draining,
     Closed,
 }
@@ -72,7 +72,7 @@ struct Running {
 }
 
 impl<P: Pool> State<P> {
-    /// Running calls of probes, or of other kinds.
+    /// Calls in progress: the probes, or all others.
     fn calls(&self, probes: bool) -> impl Iterator<Item = &Running> {
         let own = move |run: &&Running| (run.kind == WorkKind::Probe) == probes;
         self.running.values().filter(own)
@@ -103,7 +103,7 @@ impl<P: Pool> State<P> {
         }
     }
 
-    /// Starts a runnable job: the number of its call, and its work.
+    /// Takes the next runnable job and counts it as running. Returns its ticket and its work.
     fn begin(&mut self, limits: &Limits, now: Duration) -> Option<(u64, Work<P>)> {
         let free = self.free(limits);
         let Job {
@@ -183,7 +183,7 @@ impl<P: Pool> TierQueue<P> {
         }
     }
 
-    /// Wakes a thread for a runnable job, or starts threads for all of them.
+    /// Wakes an idle thread; if there is none, starts one for each runnable job.
     fn dispatch(self: &Arc<Self>) {
         let mut state = self.lock();
         if state.resting > 0 {
@@ -194,7 +194,7 @@ impl<P: Pool> TierQueue<P> {
             let tier = Arc::clone(self);
             let thread = std::thread::Builder::new().name("penstock-kv-io".into());
             if let Err(error) = thread.spawn(move || tier.serve(ticket, work)) {
-                // The work was lost together with its blocks.
+                // The work was dropped with the thread's closure, which returned its blocks.
                 let failed = TierError::Failed(format!("no thread: {error}"));
                 self.end(ticket, Err(failed));
             }
@@ -220,7 +220,7 @@ impl<P: Pool> TierQueue<P> {
         }
     }
 
-    /// None after the idle time-out, or when the queue is closed.
+    /// Waits for the next runnable job; None after the idle time-out, or when the queue is closed.
     fn wait_for_job(&self) -> Option<(u64, Work<P>)> {
         let mut state = self.lock();
         state.resting += 1;
@@ -286,7 +286,8 @@ impl<P: Pool> TierQueue<P> {
         answer
     }
 
-    /// Publishes results for unqueued jobs. `why` follows the tier's name; empty: cancelled.
+    /// Publishes the results of jobs that were not started. `why` completes the error text after
+    /// the tier's name; empty: cancelled.
     fn answer_undone(&self, jobs: Vec<Job<P>>, fault: Fault, why: &str) {
         let error = match why {
             "" => String::new(),

@@ -20,6 +20,6 @@ pub trait Pool: Send + Sync + 'static {
     fn read(&self, block: usize) -> Option<Self::Read>;
     /// `None` if the block is already borrowed or does not exist.
     fn write(&self, block: usize) -> Option<Self::Write>;
-    /// Size of a block: the extents of the rank's heads in order.
+    /// Bytes per block: those of the rank's KV heads, one head after another.
     fn block_bytes(&self) -> usize;
 }

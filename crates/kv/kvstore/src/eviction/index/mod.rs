@@ -1,4 +1,5 @@
-//! Slot index of the RAM tier: maps blocks to slots, identically on every rank.
+//! Index of the RAM tier: maps KV blocks, by digest, to slots of its memory. Every rank computes
+//! the same mapping.
 
 mod options;
 #[cfg(test)]
@@ -17,7 +18,7 @@ pub const REFUSED: i64 = -1;
 /// Result of [`TierIndex::admit`] for a block that is already stored or being stored.
 pub const PRESENT: i64 = -2;
 
-/// State of one slot. `storing`, `pinned` and each hold count as one lock of its entry.
+/// State of one slot. `storing`, `pinned` and each hold lock its entry once against eviction.
 #[derive(Clone, Copy, Default)]
 struct Slot {
     storing: bool,
@@ -50,7 +51,7 @@ pub struct TierIndex {
     policy: CachePolicy<Digest>,
     slots: Vec<Slot>,
     limits: Limits,
-    /// Pinned digests, present or not.
+    /// Pinned digests, whether or not their blocks are stored.
     pins: Table<Digest, ()>,
     evictions: u64,
     refused: u64,
@@ -69,7 +70,7 @@ struct Limits {
 
 impl TierIndex {
     /// # Errors
-    /// `Option` if a value is out of range.
+    /// `IndexError::Option` if a value is out of range.
     pub fn new(options: &IndexOptions) -> Result<Self, IndexError> {
         let &IndexOptions {
             slots,
@@ -101,8 +102,8 @@ impl TierIndex {
     }
 
     /// Puts the slots of the longest readable run of `digests` from `start` into `found`, and
-    /// counts one request for all of `digests`: call it once per request. The first `start` blocks
-    /// are held elsewhere by the caller; those present are marked as used.
+    /// counts one request for all of `digests`: call it once per request. The caller has the first
+    /// `start` blocks elsewhere; those that are also here are marked as used.
     pub fn lookup(&mut self, digests: &[Digest], start: usize, found: &mut Vec<u32>) {
         let start = start.min(digests.len());
         self.policy.asked(digests, start);
@@ -135,8 +136,9 @@ impl TierIndex {
 
     /// Assigns a slot to each of `digests`, consecutive blocks of one salt group after `parent`:
     /// `answers` gets the slot, [`PRESENT`] or [`REFUSED`]. After a refused block all later ones
-    /// are refused. An absent `parent` may be in the pool. `awaited` blocks bypass the admission
-    /// filter. A group at its quota evicts its own entries; unsalted blocks have no quota.
+    /// are refused. `parent` may be absent here and only in the KV pool. `awaited` blocks (of a
+    /// preempted sequence) bypass the admission filter. A group at its quota evicts its own
+    /// entries; unsalted blocks have no quota.
     pub fn admit(
         &mut self,
         digests: &[Digest],
@@ -163,7 +165,7 @@ impl TierIndex {
         answers.resize(digests.len(), REFUSED);
     }
 
-    /// The entry, locked for the chain; None if refused.
+    /// The entry of `digest`, locked for the chain, and the answer; None if refused.
     fn place(&mut self, digest: &Digest, awaited: bool) -> Option<(Id, i64)> {
         let (id, answer) = match self.policy.tree.find(digest) {
             Some(id) if self.slots[id as usize].pending_free => return None,
@@ -219,7 +221,7 @@ impl TierIndex {
     /// Makes `digests` readable, after their bytes were written.
     ///
     /// # Errors
-    /// `NotStoring`, with nothing changed.
+    /// `NotStoring` if one of them has no store in flight; then nothing is changed.
     pub fn commit(&mut self, digests: &[Digest]) -> Result<(), IndexError> {
         self.end_stores(digests, true)
     }
@@ -227,7 +229,7 @@ impl TierIndex {
     /// Frees the slots of `digests` after a failed store.
     ///
     /// # Errors
-    /// `NotStoring`, with nothing changed.
+    /// `NotStoring` if one of them has no store in flight; then nothing is changed.
     pub fn abandon(&mut self, digests: &[Digest]) -> Result<(), IndexError> {
         self.end_stores(digests, false)
     }
@@ -260,7 +262,7 @@ impl TierIndex {
     /// Holds `slots` for loads in flight until they are released; holds are counted.
     ///
     /// # Errors
-    /// `EmptySlot` if one is not readable, with nothing changed.
+    /// `EmptySlot` if one is not readable; then nothing is changed.
     pub fn hold(&mut self, slots: &[u32]) -> Result<(), IndexError> {
         let readable = |slot: u32| {
             self.policy.tree.is_present(slot) && self.slots[slot as usize].is_readable()
@@ -279,7 +281,7 @@ impl TierIndex {
     /// Releases one hold of each of `slots`.
     ///
     /// # Errors
-    /// `NotHeld`; earlier ones in the list are released.
+    /// `NotHeld` at the first slot without a hold; the slots before it in the list are released.
     pub fn release(&mut self, slots: &[u32]) -> Result<(), IndexError> {
         for &id in slots {
             let slot = self.slots.get_mut(id as usize);
@@ -296,11 +298,11 @@ impl TierIndex {
         Ok(())
     }
 
-    /// Pins `digests`, now or once they are stored. Pass all blocks of a prefix: a present block
-    /// keeps its predecessors. Returns the number present.
+    /// Pins `digests`, now or once they are stored. Pass all blocks of a prefix, as a block is
+    /// useless without those before it. Returns the number that is present now.
     ///
     /// # Errors
-    /// `PinShare` if the limit of pins is exceeded, with nothing changed.
+    /// `PinShare` if more blocks would be pinned than allowed; then nothing is changed.
     pub fn pin(&mut self, digests: &[Digest]) -> Result<usize, IndexError> {
         let is_new = |digest: &&Digest| !self.pins.contains_key(&Named(**digest));
         let wanted = self.pins.len() + digests.iter().filter(is_new).count();
@@ -343,7 +345,8 @@ impl TierIndex {
         count
     }
 
-    /// Removes all blocks and pins, or one salt group's. Returns the number of blocks.
+    /// Removes all blocks and pins, or only those of the salt group `of`. Returns the number of
+    /// blocks.
     pub fn clear(&mut self, of: Option<Group>) -> usize {
         let named = |digest: &Digest| of.is_none_or(|of| group(digest) == of);
         self.pins.retain(|pin, ()| !named(&pin.0));
@@ -354,12 +357,13 @@ impl TierIndex {
         ids.len()
     }
 
-    /// Takes the blocks that have left since the start of the last admission or the last call.
+    /// Takes the digests of the blocks that have left the tier since the last call. Each `admit`
+    /// drops those that were not taken before.
     pub fn take_left(&mut self) -> Vec<Digest> {
         std::mem::take(&mut self.left)
     }
 
-    /// Current state, and counters since the start.
+    /// Current state, and event counts since the start.
     pub fn stats(&self) -> IndexStats {
         IndexStats {
             used: self.policy.len(),

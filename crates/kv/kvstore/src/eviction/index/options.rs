@@ -5,7 +5,7 @@ use crate::eviction::cache_policy::Rule;
 /// Size and bounds of an index.
 #[derive(Clone, Debug)]
 pub struct IndexOptions {
-    /// Slots, at least 1.
+    /// Number of slots, at least 1; a slot has one block of every KV group.
     pub slots: usize,
     /// Maximum share of the slots per salt group, above 0; 1: unlimited.
     pub quota: f64,
@@ -15,7 +15,7 @@ pub struct IndexOptions {
     pub rule: Rule,
 }
 
-/// A rejected call.
+/// Why the index rejected a call.
 #[derive(Debug, thiserror::Error, PartialEq)]
 pub enum IndexError {
     /// An option out of range.
@@ -42,14 +42,14 @@ pub enum IndexError {
     PinShare { wanted: usize, most: usize },
 }
 
-/// Current state, and counters since the start.
+/// Current state, and event counts since the start.
 #[derive(Clone, Debug, PartialEq)]
 pub struct IndexStats {
     /// Slots that hold a block or are being stored to.
     pub used: usize,
     pub pinned: usize,
     pub evictions: u64,
-    /// Blocks that were not admitted.
+    /// Number of blocks that were not admitted.
     pub refused: u64,
     /// Whether the admission filter is active.
     pub gated: bool,

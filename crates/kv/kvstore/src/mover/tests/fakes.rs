@@ -1,4 +1,4 @@
-//! A pool of a few bytes, scripted tiers, a stopped clock.
+//! Fakes for the mover's tests: a pool of a few bytes, scripted tiers, a clock that stands still.
 
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
@@ -14,10 +14,10 @@ use crate::mover::transfer::{Kind, Moved, Pool, Transfer};
 use crate::mover::{Mover, Options, TierSpec};
 use crate::tier::{Tier, TierError};
 
-/// Bytes of one layer of a head of a block; two layers.
+/// Bytes of one (layer, head) tile of a block; there are two layers.
 pub(super) const TILE: usize = 12;
 pub(super) const EXTENT: usize = 2 * TILE;
-/// Long enough for a machine that is busy otherwise.
+/// Time-out of waits in tests, long enough for a busy machine.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Block {
@@ -146,11 +146,11 @@ pub(super) enum Mood {
     Stuck,
 }
 
-/// A tier in a dictionary.
+/// A fake tier that keeps its parts in a dictionary.
 #[derive(Default)]
 pub(super) struct Shelf {
     pub(super) parts: Mutex<HashMap<PartKey, Vec<u8>>>,
-    /// What was last said of each part that was stored.
+    /// The parent that the latest store of each part named.
     pub(super) parents: Mutex<HashMap<PartKey, Option<Digest>>>,
     mood: Mutex<Option<Mood>>,
     changed: Condvar,
@@ -274,12 +274,12 @@ pub(super) fn limits() -> Limits {
 
 /// One rank with `heads`, `tiers` by name and 6 slots of RAM.
 pub(super) struct Rig {
-    /// That of the first KV group.
+    /// Pool of the first KV group.
     pub(super) pool: FakePool,
     pub(super) pools: Vec<FakePool>,
     pub(super) mover: Mover<FakePool>,
     pub(super) shelves: Vec<Arc<Shelf>>,
-    /// Answers that were not asked for yet.
+    /// Results taken from the mover that the test has not asked for yet.
     answers: Mutex<HashMap<u64, Moved>>,
 }
 
@@ -387,7 +387,7 @@ pub(super) fn options(heads: Vec<u16>, tiers: usize) -> Options {
     }
 }
 
-/// Waits for what must come, within a patience that only a bug exhausts.
+/// Waits until `there` returns true; fails after `PATIENCE`.
 pub(super) fn eventually(mut there: impl FnMut() -> bool) {
     let began = std::time::Instant::now();
     while !there() {

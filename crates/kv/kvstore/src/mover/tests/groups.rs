@@ -1,5 +1,5 @@
-//! Two KV groups: blocks of different bytes side by side, parts of each, blocks that a load leaves
-//! out.
+//! The mover with two KV groups: blocks of different sizes, parts of each group, loads that leave
+//! out blocks.
 
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ fn a_chunk_has_parts_of_every_group_and_only_those_wanted_are_read() {
     names.sort_unstable();
     assert_eq!(names, [(0, FIRST), (0, SECOND), (1, FIRST), (1, SECOND)]);
 
-    // Of the second group the last block only.
+    // Load both blocks of the first group, but only the last one of the second.
     let before = rig.pools[1].bytes(6);
     assert!(rig.run(chunk(2, Kind::Load, 1, 9, &[4, 5, -1, 5])).done);
     assert_eq!(rig.pools[0].bytes(4), rig.pools[0].bytes(0));

@@ -1,4 +1,4 @@
-//! Tiers that fail, stall, lie and end.
+//! The mover with tiers that fail, stall or answer wrongly, and its closing.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,7 +11,7 @@ use crate::mover::transfer::{Fault, Kind, Moved, Pool};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Whether it is used further is the engine's decision.
+/// The mover goes on calling the tier: the engine decides whether to use it.
 #[test]
 fn a_tier_that_fails_says_so_each_time() {
     let rig = Rig::new(1);
@@ -60,7 +60,8 @@ fn a_stalled_tier_is_in_nobodys_way() {
     assert!(rig.run(copy(21, Kind::Load, &[7], &[3])).done);
     assert!(rig.run(chunk(22, Kind::Load, 2, 1, &[0, 1])).done);
     clock.pass(6 * SECOND);
-    // What waited has a thread that took the place of one that hangs; what hangs keeps its blocks.
+    // The load that waited has a thread in place of one that hangs; the loads that hang keep their
+    // blocks.
     shelf.wait_calls(5);
     rig.mover.submit(cancel(&[10, 11, 12]));
     assert_eq!(rig.tier_report(1)["hanging"], 2);
@@ -72,7 +73,7 @@ fn a_stalled_tier_is_in_nobodys_way() {
     assert!((10..13).all(|id| rig.answered(id).is_none()));
     shelf.set(Mood::Well);
     assert!(rig.answer(10).done && rig.answer(11).done);
-    // It was stored with two blocks.
+    // Transfer 12 wants one block, but the chunk was stored with two.
     assert!(!rig.answer(12).done);
     eventually(|| rig.tier_report(1)["hanging"] == 0);
     assert!(rig.run(chunk(14, Kind::Load, 1, 1, &[0, 1])).done && rig.pool.all_free());
@@ -164,7 +165,7 @@ fn upkeep_goes_on() {
     assert_eq!(rig.tier_report(1)["counters"]["parts"], 0);
 }
 
-/// Closing stores what waits to be stored, and answers the rest.
+/// Closing executes the queued stores, and answers other queued transfers as not done.
 #[test]
 fn closing_finishes_stores() {
     let rig = Rig::new(1);
@@ -180,7 +181,7 @@ fn closing_finishes_stores() {
     shelf.wait_calls(2);
     let closing = std::thread::scope(|scope| {
         let close = scope.spawn(|| rig.mover.close(PATIENCE));
-        // The second probe was not begun; what comes now is too late.
+        // The second probe was still queued; a transfer submitted now is too late.
         assert!(!rig.answer(6).done);
         rig.mover.submit(chunk(7, Kind::Load, 1, 1, &[6]));
         assert!(!rig.answer(7).done);
@@ -239,7 +240,7 @@ fn a_store_that_hangs_needs_no_blocks_and_can_be_cancelled() {
         (moved.done, moved.fault, moved.error.as_str()),
         (false, Fault::None, "")
     );
-    // It is stored all the same, as it was, and not answered again.
+    // The cancelled store still ends, with the bytes that it copied, and gets no second result.
     shelf.set(Mood::Well);
     eventually(|| shelf.parts.lock().unwrap().len() == 2);
     assert!(

@@ -1,4 +1,5 @@
-//! Random transfers against dictionaries: what a pool, a RAM tier and two tiers by name would hold.
+//! Random transfers, compared with a model: dictionaries of what a pool, a RAM tier and two other
+//! tiers should hold.
 
 use std::collections::HashMap;
 
@@ -31,7 +32,7 @@ enum Ask {
     Remove {
         keys: Vec<u8>,
     },
-    /// Each of the keys is a group of its own.
+    /// Each key is a salt group of its own.
     Clear {
         of: Option<u8>,
     },
@@ -58,7 +59,7 @@ fn ask() -> impl Strategy<Value = Ask> {
 /// Bytes of the blocks of each chunk, by name and number of blocks.
 type Chunks = HashMap<(u8, usize), Vec<Vec<u8>>>;
 
-/// What everything holds, and what a transfer should answer.
+/// What the pool and the tiers should hold, and what a transfer should return.
 struct Model {
     pool: Vec<Vec<u8>>,
     ram: Vec<Vec<u8>>,
@@ -83,7 +84,7 @@ impl Model {
         }
     }
 
-    /// Whether the transfer is done.
+    /// Applies a load or store of a chunk; returns whether it should be done.
     fn chunk(&mut self, kind: Kind, tier: usize, key: u8, blocks: &[i32]) -> bool {
         let (name, tier) = ((key, blocks.len()), &mut self.tiers[tier - 1]);
         if kind == Kind::Store {
@@ -119,8 +120,8 @@ struct Round<'a> {
     model: &'a mut Model,
     id: u64,
     free: Vec<i32>,
-    /// Names that are stored or loaded in this round: what a second transfer would find depends on
-    /// who is first.
+    /// Tier and key of each chunk that this round stores or loads. A second transfer of it would
+    /// depend on which comes first.
     names: Vec<(usize, u8)>,
     expected: Vec<(Transfer, bool, Vec<u8>)>,
 }

@@ -1,4 +1,4 @@
-//! What comes before what, what is cancelled, what is refused, and how answers are found.
+//! Order of transfers, cancellation, refusals, and which parts a rank stores.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ fn loads_come_before_stores_and_probes_before_both() {
     rig.mover.submit(chunk(4, Kind::Store, 1, 4, &[0]));
     rig.mover.submit(chunk(5, Kind::Load, 1, 1, &[1]));
     rig.mover.submit(probe(6, 1, &[(1, 1)]));
-    // The probe is asked while the store hangs.
+    // The probe runs while the store hangs.
     shelf.wait_calls(2);
     shelf.set(Mood::Well);
     (1..=6).for_each(|id| assert!(rig.answer(id).done));
@@ -131,7 +131,7 @@ fn a_wrong_transfer_is_answered_with_what_is_wrong() {
     assert!(ramless.run(remove(1, &[1])).done);
 }
 
-/// For each slot, things happen in the order in which they were asked for.
+/// Loads and stores of one slot happen in the order of their submission.
 #[test]
 fn a_load_sees_the_store_before_it() {
     let rig = Rig::new(0);
@@ -209,7 +209,8 @@ fn a_tier_gets_the_parent_of_a_chunk() {
     assert!(!parents.is_empty() && parents.values().all(|known| *known == parent));
 }
 
-/// Another cut between ranks finds the same parts, and a probe wants all of a rank's.
+/// Ranks that divide the heads differently find the same parts; a probe finds a chunk only if all
+/// of the rank's parts are there.
 #[test]
 fn parts_do_not_depend_on_the_cut() {
     let whole = Rig::new(1);

@@ -1,4 +1,4 @@
-//! The rules on patterns, and single calls.
+//! Tests of the RAM tier's index: hit rates of access patterns, and the effects of single calls.
 
 mod model;
 
@@ -32,7 +32,8 @@ pub(super) fn index(slots: usize, quota: f64, pin_share: f64, rule: Rule) -> Tie
     .unwrap()
 }
 
-/// One request: what is here is found, the rest is computed and kept. Returns the blocks found.
+/// Serves one request: looks up `digests` and stores those that it does not find. Returns the
+/// number of blocks found.
 fn serve(index: &mut TierIndex, digests: &[Digest]) -> usize {
     let (mut found, mut answers) = (Vec::new(), Vec::new());
     index.lookup(digests, 0, &mut found);
@@ -48,7 +49,7 @@ fn serve(index: &mut TierIndex, digests: &[Digest]) -> usize {
     found.len()
 }
 
-/// Share of blocks found over `rounds` of the same `documents` in turn.
+/// Share of blocks found in `rounds` passes over the same `documents`, each in the same order.
 fn loop_ratio(rule: Rule, slots: usize, documents: u64, blocks: u64, rounds: u64) -> f64 {
     let mut index = index(slots, 1.0, 0.5, rule);
     let hits: usize = (0..rounds * documents)
@@ -63,7 +64,7 @@ fn a_loop_over_twice_the_tier_keeps_most_of_what_fits() {
     assert_eq!(loop_ratio(Rule::Lru, 1000, 100, 20, 20), 0.0);
     let ratio = loop_ratio(Rule::Auto, 1000, 100, 20, 20);
     assert!(ratio >= 0.4, "{ratio}");
-    // A tier larger than the contest's sample.
+    // A tier with more slots than a shadow cache: its keys are sampled.
     let ratio = loop_ratio(Rule::Auto, 40_000, 200, 400, 20);
     assert!(ratio >= 0.4, "{ratio}");
     let ratio = loop_ratio(Rule::Auto, 1900, 100, 20, 20);
@@ -77,7 +78,7 @@ fn what_fits_is_kept_whole() {
     }
 }
 
-/// Documents drawn with chance 1/rank, so that some come back much and most never.
+/// A random document, with probability proportional to 1/rank: a few return often, most never.
 fn popular(turn: u64, documents: u64) -> u64 {
     let word = crate::eviction::key::mix(turn);
     let share = (word >> 11) as f64 / (1_u64 << 53) as f64;
@@ -99,8 +100,8 @@ fn popular_documents_are_found_at_least_as_often_as_with_lru() {
 
 #[test]
 fn conversations_are_found_as_often_as_with_lru() {
-    // Turns of 64 conversations at a time, each a block longer than the one before, then never
-    // again: all reuse is recent.
+    // 64 conversations take turns. Each turn is one block longer than the conversation's turn
+    // before; after 20 turns it never returns, so all reuse is recent.
     let ratio = |rule| {
         let mut index = index(600, 1.0, 0.5, rule);
         let turns =
@@ -180,8 +181,8 @@ fn a_chain_longer_than_the_tier_keeps_its_beginning() {
     assert_eq!(index.stats().refused, 10);
 }
 
-/// A loop over twice the tier makes the gate close; what a preempted sequence leaves comes in all
-/// the same.
+/// A loop over twice the tier's size activates the admission filter; awaited blocks, such as those
+/// of a preempted sequence, are admitted all the same.
 #[test]
 fn what_is_awaited_passes_the_gate() {
     let mut index = index(64, 1.0, 0.5, Rule::Auto);

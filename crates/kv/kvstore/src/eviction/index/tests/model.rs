@@ -1,4 +1,4 @@
-//! The index against a plain dictionary.
+//! Random operations on the RAM tier's index, compared with a model of plain dictionaries.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use crate::eviction::Rule;
 use crate::eviction::index::*;
 use crate::key::Group;
 
-/// What a test does next.
+/// A random operation on the index.
 #[derive(Clone, Debug)]
 enum Act {
     Lookup(u64, u64, usize),
@@ -40,17 +40,17 @@ fn acts() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// The same as plain data: which digest has which slot, and what protects it.
+/// The index's state as plain data: which digest has which slot, and what protects it.
 #[derive(Default)]
 struct Model {
-    /// Slot, stored.
+    /// A digest's slot, and whether its store has ended.
     kept: BTreeMap<Digest, (u32, bool)>,
     storing: Vec<Vec<Digest>>,
     holds: Vec<Vec<u32>>,
     pinned: BTreeSet<Digest>,
-    /// Slots that were forgotten with a store or load at them.
+    /// Slots of removed digests that a store or load in flight still uses.
     doomed: BTreeMap<Digest, u32>,
-    /// What a follower believes: committed, and not said to have left.
+    /// Digests that a reader of `take_left` takes for present: committed, and not reported as left.
     told: BTreeSet<Digest>,
 }
 
@@ -91,8 +91,8 @@ impl Model {
         });
     }
 
-    /// What may have been evicted is gone from the model if it is gone from the index; nothing else
-    /// may be.
+    /// Removes from the model what the index has evicted; fails if it was being stored, held or
+    /// pinned.
     fn follow_evictions(&mut self, index: &TierIndex) -> Result<(), TestCaseError> {
         let gone: Vec<_> = self
             .kept
