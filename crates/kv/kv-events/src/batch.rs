@@ -1,4 +1,4 @@
-//! Decodes event batches in all formats of the engines.
+//! Decodes batches of KV events in all formats that engines send.
 //!
 //! vLLM and SGLang long used arrays; newer versions of vLLM use maps, with fields added at the end
 //! (`medium`, `lora_name`, `extra_keys`, groups), and SGLang now has maps with a `cache_salt`. All
@@ -8,7 +8,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_128_with_seed};
 
 use crate::msgpack::{Malformed, Reader, Token};
 
-/// An engine's block hash, combined with the group of layers.
+/// An engine's hash of a block, combined with the number of the block's KV group (of layers).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockHash(pub u128);
 
@@ -27,7 +27,8 @@ pub enum Medium {
 impl Medium {
     pub const ALL: [Self; 4] = [Self::Pool, Self::Ram, Self::Disk, Self::Shared];
 
-    /// Maps an engine's name; no name means the pool. vLLM's storage is a disk if it is local.
+    /// The medium that an engine calls `name`; no name: the pool. vLLM's `STORAGE` is a disk if its
+    /// locality is `LOCAL`.
     fn named(name: &[u8], locality: &[u8]) -> Self {
         let name = name.to_ascii_uppercase();
         let has = |part: &[u8]| name.windows(part.len()).any(|window| window == part);
@@ -53,10 +54,11 @@ pub struct Stored {
     /// Name of the adapter; for engines without names, its number in brackets.
     pub adapter: Option<String>,
     pub medium: Medium,
-    /// Hash per block of further inputs of its name (cache salt, image); 0: none. Missing entries
-    /// are 0.
+    /// Hash per block of the inputs other than tokens that its name depends on (cache salt, image);
+    /// 0: none. Missing entries are 0.
     pub extra: Vec<u64>,
-    /// Sliding-window attention: these blocks alone are not a complete prefix.
+    /// The layers of these blocks have sliding-window attention: the blocks alone are no complete
+    /// prefix.
     pub windowed: bool,
 }
 
@@ -71,7 +73,7 @@ pub enum Event {
     Cleared,
 }
 
-/// The changes of one engine step.
+/// The changes of an engine's prefix cache in one step.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Batch {
     /// Unix time in seconds.
@@ -100,7 +102,7 @@ impl Batch {
     }
 }
 
-/// Values by position or by name.
+/// Fields of a batch or an event: in an array by position, in a map by name.
 struct Fields<'a> {
     named: bool,
     values: Vec<(&'a [u8], Reader<'a>)>,
@@ -133,7 +135,7 @@ impl<'a> Fields<'a> {
         Ok(Self { named, values })
     }
 
-    /// A value that is present and not nil.
+    /// The value at `place` in an array or of `name` in a map; None if it is absent or nil.
     fn get(&self, place: usize, name: &str) -> Option<Reader<'a>> {
         let found = match self.named {
             true => self.values.iter().find(|(one, _)| *one == name.as_bytes()),
@@ -240,7 +242,7 @@ fn tokens(fields: &Fields<'_>) -> Result<Vec<u32>, Malformed> {
     Ok(tokens)
 }
 
-/// Omits the adapter's name, which engines repeat here.
+/// Extra hash of each block. It leaves out the adapter's name, which engines repeat in these keys.
 fn extra(fields: &Fields<'_>, adapter: Option<&[u8]>) -> Result<Vec<u64>, Malformed> {
     let Some(mut list) = fields.get(8, "extra_keys") else {
         // format of SGLang; later blocks inherit the salt from their parent

@@ -1,5 +1,5 @@
-//! Publishes the chunks of the tiers as blocks. A block may be in several chunks: it is stored with
-//! the first and removed with the last of them.
+//! Publishes chunks of the tiers as events about their blocks. A block may be in several chunks:
+//! its first chunk publishes it as stored, the removal of its last chunk as removed.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -1,4 +1,4 @@
-//! A connection to one peer, after the handshake.
+//! A ZeroMQ connection to one peer: its handshake, then messages.
 
 use std::io::{Error, ErrorKind};
 use std::time::Duration;
@@ -38,7 +38,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Connects as a socket of this type.
+    /// Connects as a ZeroMQ socket of the type `socket_type`.
     ///
     /// # Errors
     /// The connection fails, or the peer violates the protocol.
@@ -50,7 +50,7 @@ impl Connection {
         timeout(PATIENCE, opened).await?
     }
 
-    /// Runs the handshake of both sides.
+    /// Runs the handshake on a new TCP connection; it is the same on both sides.
     ///
     /// # Errors
     /// The peer violates the protocol or times out.

@@ -22,7 +22,7 @@ const REPLAY_PATIENCE: Duration = Duration::from_secs(5);
 /// Sequence number that marks the end of a replay.
 const END: u64 = u64::MAX;
 
-/// Source of events.
+/// Where an engine publishes its events, and which of them to follow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Following {
     pub events: Endpoint,
@@ -48,7 +48,7 @@ pub enum Update {
     Lost(String),
 }
 
-/// Follows the stream until the future is dropped.
+/// Follows an engine's events until the future is dropped; `tell` gets the updates.
 pub async fn follow(from: &Following, mut tell: impl FnMut(Update)) {
     let mut pause = FIRST_PAUSE;
     loop {
@@ -75,7 +75,7 @@ struct Stream<'a, Tell> {
 }
 
 impl<Tell: FnMut(Update)> Stream<'_, Tell> {
-    /// Returns the reason for the end.
+    /// Follows the events over one connection; returns why it ended.
     async fn run(&mut self) -> Error {
         match self.listen().await {
             Ok(never) => match never {},

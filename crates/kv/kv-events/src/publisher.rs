@@ -1,4 +1,4 @@
-//! Publishes batches: a PUB socket, and a ROUTER for replays.
+//! Publishes batches of KV events: a PUB socket, and a ROUTER for replays.
 //!
 //! A single thread serves all subscribers. Publishing never blocks: batches that a slow subscriber
 //! does not consume are dropped for it, and it detects the gap by the numbers.
@@ -219,7 +219,7 @@ impl Shared {
         match traffic {
             Traffic::Cancel(topic) => cancel(&topic),
             Traffic::Subscribe(topic) => return peer.subscribe(&topic),
-            // ZMTP 3.0 encodes both as messages
+            // ZMTP 3.0 encodes subscriptions and cancellations as messages
             Traffic::Message(frames) => match frames.as_slice() {
                 [one] if one.first() == Some(&1) => return peer.subscribe(&one[1..]),
                 [one] if one.first() == Some(&0) => cancel(&one.slice(1..)),
@@ -266,7 +266,7 @@ async fn accept<Served: Future<Output = io::Result<()>> + Send + 'static>(
     }
 }
 
-/// Publishes to a listening subscriber.
+/// Connects to a subscriber that listens, publishes to it, and connects again when that ends.
 async fn reach(shared: Arc<Shared>, endpoint: Endpoint) {
     loop {
         if let Ok(stream) = TcpStream::connect(endpoint.to_connect()).await {

@@ -1,4 +1,4 @@
-//! Encodes batches as arrays, the format that all consumer versions accept.
+//! Encodes batches of KV events as arrays, the format that all consumer versions accept.
 
 use crate::Medium;
 

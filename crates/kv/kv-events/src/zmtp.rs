@@ -1,4 +1,4 @@
-//! ZMTP 3.0 over bytes: greeting, commands and frames. Pure.
+//! ZMTP 3.0, the protocol of ZeroMQ: greeting, commands and frames as bytes, without I/O.
 //!
 //! ```text
 //!  greeting   ff 0*8 7f | version 3 0 | "NULL" 0*16 | as-server 0 | 0*31          64 bytes
@@ -13,7 +13,7 @@ use crate::msgpack::Malformed;
 pub(crate) const GREETING: usize = 64;
 /// Maximum size in bytes of a frame, and of a message's frames together.
 pub(crate) const MAX_MESSAGE: usize = 64 << 20;
-/// The same for peers that only subscribe or request replays.
+/// The maximum in place of `MAX_MESSAGE` for peers that only subscribe or request replays.
 pub(crate) const MAX_WISH: usize = 4 << 10;
 const MAX_FRAMES: usize = 8;
 
@@ -88,7 +88,7 @@ pub(crate) fn pong(context: &[u8]) -> Vec<u8> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Traffic {
     Ready,
-    /// With the context to echo.
+    /// A PING, with the context that the reply repeats.
     Ping(Bytes),
     Subscribe(Bytes),
     Cancel(Bytes),

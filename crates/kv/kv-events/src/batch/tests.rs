@@ -1,5 +1,5 @@
 #![allow(clippy::unwrap_used)]
-//! Batches in the forms of SGLang and vLLM (tests/fixtures), and in ours.
+//! Batches in the formats of SGLang and vLLM (tests/fixtures), and in Penstock's.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,7 +28,7 @@ const VLLM_MEDIUM: &str = include_str!("../../tests/fixtures/vllm-medium.txt");
 const VLLM_GROUPS: &str = include_str!("../../tests/fixtures/vllm-groups.txt");
 const VLLM_MAPS: &str = include_str!("../../tests/fixtures/vllm-maps.txt");
 
-/// Two blocks of 4 tokens behind block 17, then one of them removed, then all.
+/// Checks a batch that stores two blocks of 4 tokens after block 17, removes one, then clears all.
 fn check(bytes: &[u8], hashes: [BlockHash; 3]) -> Stored {
     let batch = Batch::decode(bytes).unwrap();
     assert_eq!(batch.at, 1_700_000_000.25);
@@ -79,7 +79,7 @@ fn batches_of_a_running_vllm_are_read() {
 #[test]
 fn all_versions_are_read() {
     let hashes = [number(17), number(1 << 63 | 5), number(300)];
-    // the first form, of SGLang too
+    // the first format, of SGLang too
     let oldest = check(&fixture(SGLANG), hashes);
     assert_eq!((oldest.adapter, oldest.medium), (None, Medium::Pool));
     let vllm = check(&fixture(VLLM_MEDIUM), hashes);
@@ -235,7 +235,7 @@ fn blocks_of_tiers_are_told_without_tokens_and_by_medium() {
     assert_eq!(told.collect::<Vec<_>>(), wanted);
 }
 
-/// A tier, a chunk's name, and its blocks; none: the chunk is gone.
+/// A tier, a chunk's name, and its blocks; without blocks the chunk is removed.
 fn chunk() -> impl Strategy<Value = (usize, u8, Vec<u64>)> {
     (0usize..3, 0u8..6, prop::collection::vec(0u64..8, 0..5))
 }
