@@ -1,8 +1,8 @@
 //! Index of the token blocks that engines have published.
 //!
-//! Block names are engine-specific. The common identity is a hash chain over tokens: each block
-//! gets a link, chained from its parent's link, and a prompt's tokens give the same links
-//! ([`token_chain`]).
+//! Block names are engine-specific. What they have in common is a hash chain over tokens: each
+//! block gets a link, chained from its parent's link, and the tokens of a prompt give the same
+//! links ([`token_chain`]).
 //!
 //! ```text
 //!  stored(engine, names, parent's name, tokens) -> link of parent -> links -> holders by tier
@@ -13,7 +13,7 @@ use std::collections::{HashMap, VecDeque};
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Number of storage tiers of a block, nearest first.
+/// Number of tiers that may hold a block. They are numbered by distance: 0 is the KV pool.
 pub const TIERS: usize = 4;
 /// The tier shared by engines: a block stored there by one is loadable by all.
 const SHARED: usize = TIERS - 1;
@@ -25,7 +25,7 @@ const MOST_EXPECTED: usize = 1 << 20;
 /// Consecutive blocks of one sequence.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Run<'a> {
-    /// Names of the blocks at the engine.
+    /// The engine's names of the blocks.
     pub names: &'a [u128],
     /// Name of the block before the first one.
     pub parent: Option<u128>,
@@ -34,10 +34,10 @@ pub struct Run<'a> {
     pub block_size: usize,
     /// Root link, for a sequence without a parent.
     pub root: u64,
-    /// Extra hash per block, for example of a cache salt or an image; 0: none. Empty: no block has
-    /// one.
+    /// Hash per block of its inputs other than tokens, such as a cache salt or an image; 0: none.
+    /// Empty: no block has one.
     pub extra: &'a [u64],
-    /// Their tier, below [`TIERS`].
+    /// Tier that stores the blocks, below [`TIERS`].
     pub tier: usize,
 }
 
@@ -46,7 +46,7 @@ pub struct Run<'a> {
 pub struct BlockIndex {
     links: HashMap<u64, Vec<Held>>,
     engines: HashMap<u32, Engine>,
-    /// Expiry of expected links by engine, in order of insertion.
+    /// Chains that engines are expected to compute, in order of insertion: expiry, engine, links.
     expected: VecDeque<(u64, u32, Box<[u64]>)>,
     expected_links: usize,
 }
@@ -55,14 +55,14 @@ pub struct BlockIndex {
 struct Engine {
     names: HashMap<u128, Block>,
     block_size: usize,
-    /// The engine uses the shared tier, and can thus load from it.
+    /// The engine has stored blocks in the shared tier, and can thus load from it.
     shares: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Block {
     link: u64,
-    /// Bit set of tiers.
+    /// Bit set of the tiers that hold the block.
     tiers: u8,
 }
 
@@ -70,9 +70,10 @@ struct Block {
 #[derive(Debug, Clone, Copy, Default)]
 struct Held {
     engine: u32,
-    /// Number of names under which it is held, by tier.
+    /// Number of the engine's blocks with this link, by tier.
     names: [u32; TIERS],
-    /// Expected to be computed; counts as held until this time.
+    /// The link counts as held until this time, as the engine is expected to compute it; 0: it is
+    /// not.
     until: u64,
 }
 
@@ -251,7 +252,7 @@ pub fn token_chain(root: u64, block_size: usize, tokens: &[u32]) -> Vec<u64> {
     links.collect()
 }
 
-/// `block` is the tokens in the encoding of [`bytes_of`].
+/// Link of the block after `parent`; `block` is its tokens, encoded by [`bytes_of`].
 fn next_link(parent: u64, block: &[u8], extra: u64) -> u64 {
     xxh3_64_with_seed(block, parent ^ extra)
 }
@@ -302,7 +303,7 @@ fn take(links: &mut Links, engine: u32, link: u64, tier: usize) {
     change(links, engine, link, |held| held.names[tier] -= 1);
 }
 
-/// Clears an expectation that ends at `until` or earlier.
+/// Clears the expectation of a link if it ends at `until` or earlier.
 fn unexpect(links: &mut Links, engine: u32, link: u64, until: u64) {
     change(links, engine, link, |held| {
         if held.until <= until {

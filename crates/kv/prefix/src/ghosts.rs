@@ -1,5 +1,5 @@
-//! Ghost list: links recently evicted by their last holder (as in ARC, Megiddo and Modha, 2003). A
-//! request for a ghost would have been a hit in a larger cache.
+//! Ghost list: prefix links that their last holder evicted recently (as in ARC, Megiddo and Modha,
+//! 2003). A request for a ghost would have been a hit in a larger cache.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -42,19 +42,19 @@ impl Ghosts {
     }
 }
 
-/// Recent rate of requests for a holder's evicted links.
+/// Counts from which the share of a holder's evicted links that are requested again follows.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Regret {
     evicted: f32,
     missed: f32,
 }
 
-/// Minimum number of evictions for a full rate.
+/// Fewer evictions than this count as this many, so that a few requests do not give a high share.
 const ENOUGH: f32 = 16.0;
 
 impl Regret {
-    /// Records an eviction from a cache of `capacity` links. The counts are halved every two
-    /// turnovers.
+    /// Records an eviction from a cache of `capacity` links. The counts are halved when twice the
+    /// capacity was evicted, so that old ones fade.
     pub(crate) fn evicted(&mut self, capacity: usize) {
         self.evicted += 1.0;
         if self.evicted >= 2.0 * (capacity as f32).max(ENOUGH) {

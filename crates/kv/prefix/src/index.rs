@@ -1,7 +1,8 @@
 //! Prefix index: estimates which replica has computed how much of a prompt.
 //!
-//! Each holder has its own LRU, of the size of its cache. The LRU is lazy: a use appends to the
-//! holder's log, and a log entry is valid only while it is the latest use of its link.
+//! Each holder (a replica) has its own LRU, of the size of its cache. The LRU is lazy: a use
+//! appends to the holder's log, and a log entry is valid only while it is the latest use of its
+//! link.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -9,7 +10,7 @@ use std::collections::{HashMap, VecDeque};
 use crate::ghosts::{Ghosts, Regret};
 use crate::keyed::Keyed;
 
-/// Prefix links and their holders.
+/// Prefix links, each a hash of a prompt up to some point, and the replicas that hold them.
 #[derive(Debug, Default)]
 pub struct PrefixIndex {
     links: Links,
@@ -77,7 +78,7 @@ struct Holder {
 }
 
 impl PrefixIndex {
-    /// Length of the leading part of `chain` that each of `holders` has.
+    /// Number of leading links of `chain` that each of `holders` has.
     pub fn matches(&self, chain: &[u64], holders: &[u32]) -> Vec<usize> {
         let mut matched = vec![0; holders.len()];
         let mut alive: Vec<usize> = (0..holders.len()).collect();
@@ -160,7 +161,8 @@ impl PrefixIndex {
     }
 }
 
-/// Removes `holder` from a link if its latest use is `used`; returns whether it did.
+/// Removes `holder` from a link if its latest use is `used`, or always if that is None; returns
+/// whether it did.
 fn drop_use(links: &mut Links, link: u64, holder: u32, used: Option<u64>) -> bool {
     let Entry::Occupied(mut having) = links.entry(link) else {
         return false;
@@ -255,7 +257,7 @@ mod tests {
             index.insert(3, &(first..first + 10).collect::<Vec<_>>(), 50);
         }
         assert_eq!(index.regret(3), 0.0);
-        // what was is forgotten
+        // after 1000 links that do not come again, the old regret has faded
         for n in 0..100 {
             let first = 9_000_000 + n * 10;
             index.insert(2, &(first..first + 10).collect::<Vec<_>>(), 50);

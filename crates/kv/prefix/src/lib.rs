@@ -25,8 +25,8 @@
 //! `tests/golden/prefix/*.json` pins the rule for this crate and for Python.
 //!
 //! Beside the rule, for gateways: chains over text ([`text_chain`]) and the index of what replicas
-//! are believed to hold ([`PrefixIndex`]); chains over tokens ([`token_chain`]) and the index of
-//! what engines say that they hold ([`BlockIndex`]).
+//! are estimated to hold ([`PrefixIndex`]); chains over tokens ([`token_chain`]) and the index of
+//! what engines report that they hold ([`BlockIndex`]).
 
 mod blocks;
 mod ghosts;

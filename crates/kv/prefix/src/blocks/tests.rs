@@ -1,4 +1,4 @@
-//! The index against plain sets.
+//! The block index, compared with a model of plain sets.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use super::*;
 
 const SIZE: usize = 2;
 
-/// The whole text up to a block, and its tiers.
+/// All tokens up to the end of a block, with their extra hashes, and the block's tiers.
 type Plain = (Vec<(u64, u32)>, BTreeSet<usize>);
 
 /// The plain model: blocks by engine and name, and the engines that use the shared tier.
@@ -176,7 +176,7 @@ fn what_an_engine_computes_is_expected_for_a_while() {
     assert_eq!(index.stored(7, &run), 1);
     assert_eq!(index.matches(&chain, &[7], 150), [[2, 0, 0, 0]]);
     assert_eq!(index.matches(&chain, &[7], 200), [[0, 0, 1, 0]]);
-    // what has been stored since, and removed, is expected no more
+    // a block that was stored and removed since is no longer expected
     index.expect(7, &chain, 150, 250);
     let stored = Run { tier: 0, ..run };
     assert_eq!(index.stored(7, &stored), 1);
