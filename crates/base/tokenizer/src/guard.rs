@@ -11,7 +11,8 @@ use serde_json::{Map, Value};
 
 use crate::{TextError, Tokenizer};
 
-/// Enclose the index of a spelling. Unicode guarantees that these are never characters.
+/// A mark is the index of a spelling between these two. Unicode guarantees that they are never
+/// characters.
 const OPEN: char = '\u{FDD0}';
 const CLOSE: char = '\u{FDD1}';
 /// Marks the end of the message that the output continues. Its space shows whether the template

@@ -1,7 +1,8 @@
 //! Truncation of token ids.
 
-/// Truncates `ids`, the tokens `bare` of a text enclosed in special tokens, to `most`. The special
-/// tokens are kept, with the first or the last tokens of the text.
+/// Truncates `ids` to at most `most` tokens. `ids` are the tokens `bare` of a text, enclosed in
+/// special tokens. Those are kept, with the first (or, with `keep_last`, the last) tokens of the
+/// text.
 pub fn shortened(ids: &[u32], bare: &[u32], most: usize, keep_last: bool) -> Vec<u32> {
     let special = ids.len().saturating_sub(bare.len());
     let lead = (0..=special).find(|lead| ids[*lead..].starts_with(bare));

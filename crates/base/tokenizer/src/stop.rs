@@ -1,6 +1,6 @@
 //! Stop strings in streamed text.
 
-/// Result of one piece of text.
+/// Result of pushing one piece of text.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct StopOutcome {
     /// Text that can be sent now: it cannot become part of a stop string.

@@ -21,8 +21,8 @@ const CODE: &str = "tokenization_kimi";
 /// Maximum number of tokens in a file, well above the vocabulary of Kimi.
 const MOST_TOKENS: usize = 1 << 22;
 const LONGEST_TOKEN: usize = 512;
-/// Number of ids after the ranks reserved for special tokens, named in tokenizer_config.json or by
-/// number.
+/// Number of ids that follow the ranks and are reserved for special tokens. Their texts are in
+/// tokenizer_config.json, or made of their number.
 const RESERVED: usize = 256;
 
 /// The pipeline of the model in `directory`, with its special tokens.
@@ -154,7 +154,7 @@ fn vocabulary(tokens: &[Vec<u8>]) -> (Vocab, Merges) {
     (texts.into_iter().zip(0..).collect(), merges)
 }
 
-/// Special tokens of the ids after the ranks, in order.
+/// The special tokens, whose ids follow the ranks, in id order.
 fn special_tokens(
     config: &Map<String, Value>,
     first: usize,

@@ -26,7 +26,7 @@ pub struct Tokenizer {
     added_by_rule: AddedIds,
 }
 
-/// Encoding of text.
+/// How text is encoded to token ids.
 #[derive(Debug)]
 pub(crate) enum Encoder {
     Pipeline(Box<HfTokenizer>),
@@ -34,7 +34,7 @@ pub(crate) enum Encoder {
     Words,
 }
 
-/// Decoding of token ids.
+/// How token ids are decoded to text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Surface {
     /// The concatenated bytes of all tokens.
@@ -45,7 +45,8 @@ pub(crate) enum Surface {
     Decoder,
 }
 
-/// Ids that `encode(.., add_special = true)` adds around a text, besides the post-processor's.
+/// Ids that `encode(.., add_special = true)` adds around a text, besides those of the pipeline's
+/// post-processor.
 #[derive(Debug, Default)]
 pub(crate) struct AddedIds {
     pub(crate) before: Option<u32>,
@@ -55,13 +56,13 @@ pub(crate) struct AddedIds {
 /// An entry of the vocabulary, as declared in the model's files.
 pub(crate) struct Entry<'a> {
     pub(crate) text: Cow<'a, str>,
-    /// Matched literally in the text, outside the BPE vocabulary.
+    /// Whether the token is matched literally in the text, outside the BPE vocabulary.
     pub(crate) added: bool,
-    /// Omitted when special tokens are skipped.
+    /// Whether the token is omitted when special tokens are skipped.
     pub(crate) special: bool,
 }
 
-/// Ids with a role, as declared in the model's files.
+/// Ids of the tokens with a role, as declared in the model's files.
 #[derive(Debug, Default)]
 pub(crate) struct Roles {
     pub(crate) bos: Option<u32>,
@@ -233,7 +234,7 @@ impl Tokenizer {
             .unwrap_or(false)
     }
 
-    /// Number of ids with a text; the model's logits may be wider.
+    /// Number of token ids with a text; the model's logits may have more columns.
     pub fn vocab_size(&self) -> usize {
         self.special.len()
     }

@@ -1,9 +1,9 @@
 //! Alternative forms of a conversation, for templates that refuse the original one.
 //!
 //! Many templates accept only the form that their model was trained on: a system message only at
-//! the start, alternating turns, ids of nine letters, tools with descriptions. Clients send
-//! everything that their protocol allows, and none of it may end a conversation. A refused
-//! conversation is therefore rendered again, in increasingly conservative forms.
+//! the start, alternating turns, call ids of nine letters or digits, tools with descriptions.
+//! Clients send everything that their protocol allows, and none of it may end a conversation. A
+//! refused conversation is therefore rendered again, in increasingly conservative forms.
 
 use serde_json::{Map, Value, json};
 
@@ -12,7 +12,7 @@ use super::generic;
 /// Number of forms besides the original one.
 pub(crate) const FORMS: usize = 3;
 
-/// Length of ids in letters and digits that Mistral's templates require.
+/// Length of the tool call ids (of letters and digits) that Mistral's templates require.
 const ID_LENGTH: usize = 9;
 
 /// Messages and tools in form 0, 1 or 2 of the [`FORMS`]. In form 0, turns alternate after a system
@@ -76,7 +76,7 @@ fn settle(message: &mut Map<String, Value>, is_first: bool) {
     }
 }
 
-/// The id itself if it has nine letters and digits, else such a hash of it.
+/// The id itself if it has nine letters and digits, else a hash of it that has them.
 fn short_id(id: &str) -> String {
     if id.len() == ID_LENGTH && id.bytes().all(|b| b.is_ascii_alphanumeric()) {
         return id.to_owned();
@@ -149,7 +149,7 @@ fn join(first: &mut Value, second: Value) {
     }
 }
 
-/// Adds the members of functions that are optional in the protocol.
+/// Adds the members of functions that are optional in the API, but not in some templates.
 fn with_descriptions(tools: &Value) -> Value {
     let mut tools = tools.clone();
     for tool in tools.as_array_mut().into_iter().flatten() {

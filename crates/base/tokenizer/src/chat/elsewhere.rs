@@ -52,7 +52,7 @@ impl Elsewhere {
         Self(Arc::new(run))
     }
 
-    /// [`ChatTemplate::render_adapted`] of the template `source`.
+    /// Renders the template `source` in the other process, as [`ChatTemplate::render_adapted`].
     pub(crate) fn render(
         &self,
         source: &str,

@@ -30,7 +30,8 @@ pub(super) fn write_history(messages: &mut Vec<Value>) {
     *messages = written;
 }
 
-/// Adds a list of tools to the first message, whose `role` is `system` or `user`.
+/// Adds a list of tools to the first message if that has `role` (`system` or `user`); otherwise
+/// puts a message with the list before it.
 pub(super) fn list_tools(messages: &mut Vec<Value>, tools: &Value, role: &str) {
     let instructions = instructions(tools.as_array().map_or(&[], Vec::as_slice));
     match messages.first_mut() {
@@ -77,7 +78,7 @@ fn write_calls(message: &mut Map<String, Value>) {
     message.insert("content".to_owned(), text.into());
 }
 
-/// Text of a tool result, for a user message.
+/// Text of a tool result, for a user message; None if the message is no tool result.
 fn result_text(message: &Value) -> Option<String> {
     if message["role"] != "tool" {
         return None;

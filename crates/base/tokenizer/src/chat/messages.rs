@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::TextError;
 
-/// Whether any user message has content as a list of parts.
+/// Whether any user message has its content as a list of parts.
 pub(super) fn have_parts(messages: &Value) -> bool {
     let parts = |message: &Value| message["role"] == "user" && message["content"].is_array();
     messages
@@ -15,7 +15,8 @@ pub(super) fn have_parts(messages: &Value) -> bool {
 
 const PROBE: &str = "text of a part";
 
-/// A conversation with one part. Its rendered text shows whether the template supports parts.
+/// A conversation with one content part. Its rendered text shows whether the template supports
+/// parts.
 pub(super) fn probe() -> Value {
     json!([{"role": "user", "content": [{"type": "text", "text": PROBE}]}])
 }
@@ -25,7 +26,8 @@ pub(super) fn takes_parts(text: &str) -> bool {
     text.contains(PROBE) && !["'type'", "\"type\""].iter().any(|key| text.contains(key))
 }
 
-/// Normalises messages. With `parts`, a user's parts are passed to the template as one part.
+/// Normalises messages. With `parts`, the template gets a user's content parts merged into one
+/// part.
 pub(super) fn normalised(messages: &Value, parts: bool) -> Result<Vec<Value>, TextError> {
     let list = messages
         .as_array()

@@ -175,7 +175,7 @@ impl ChatTemplate {
         self.knows_tools
     }
 
-    /// Sources of both templates, concatenated.
+    /// Sources of the templates without and with tools, concatenated.
     pub fn sources(&self) -> &str {
         &self.sources
     }

@@ -1,4 +1,5 @@
-//! End tokens by name, because many files declare only one of them, or none, in their keys.
+//! Finds end tokens by their text, because many GGUF files declare only one of them, or none, in
+//! their keys.
 
 use penstock_checkpoint::Metadata;
 
@@ -26,7 +27,7 @@ const NAMES: [&str; 16] = [
 /// End tokens of gpt-oss, in which `<|end|>` ends only one message of an answer.
 const HARMONY: [&str; 2] = ["<|return|>", "<|call|>"];
 
-/// Ids of end tokens by name; empty without a vocabulary.
+/// Ids of the tokens with one of `NAMES`; empty without a vocabulary.
 pub(crate) fn end_tokens(metadata: &Metadata) -> Vec<u32> {
     let Ok(vocabulary) = Fields(metadata).vocabulary() else {
         return Vec::new();

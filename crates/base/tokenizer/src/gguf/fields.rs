@@ -1,4 +1,5 @@
-//! Typed access to metadata keys. A wrong type, length or id is an error that names the key.
+//! Typed access to the metadata keys of a GGUF file. A wrong type, length or id is an error that
+//! names the key.
 
 use penstock_checkpoint::{Metadata, Value};
 
@@ -33,12 +34,13 @@ impl TokenType {
         })
     }
 
-    /// Matched literally in the text before BPE.
+    /// Whether the token is matched literally in the text, before BPE.
     pub(super) fn is_added(self) -> bool {
         matches!(self, Self::Unknown | Self::Control | Self::UserDefined)
     }
 
-    /// Not part of an answer's text: omitted when special tokens are skipped.
+    /// Whether the token is no part of an answer's text: it is omitted when special tokens are
+    /// skipped.
     pub(super) fn is_special(self) -> bool {
         matches!(self, Self::Unknown | Self::Control)
     }

@@ -20,7 +20,8 @@ pub(crate) use ends::end_tokens;
 use fields::{Fields, TokenType, Vocabulary};
 pub(crate) use pre::PreTokenizer;
 
-/// A pipeline without added tokens, and its model type's rules for text and BOS.
+/// A pipeline of the `tokenizers` crate without added tokens, and its model type's rules for
+/// decoding and for BOS.
 struct Pipeline {
     inner: HfTokenizer,
     surface: Surface,
@@ -113,7 +114,7 @@ pub(crate) fn templates(metadata: &Metadata) -> Result<Option<TemplateSources>, 
     }))
 }
 
-/// Texts of tokens with a role, for use in templates.
+/// Texts of the tokens with a role (BOS, EOS, ...), for use in templates.
 pub(crate) fn special_tokens(metadata: &Metadata) -> Result<SpecialTokens, TextError> {
     let fields = Fields(metadata);
     let vocabulary = fields.vocabulary()?;

@@ -1,4 +1,4 @@
-//! Pre-tokenizers by `tokenizer.ggml.pre` name.
+//! Pre-tokenizers, which split a text into words before BPE, by their name in `tokenizer.ggml.pre`.
 //!
 //! The list contains only pre-tokenizers whose definition is certain from the models' own
 //! tokenizer.json. The patterns are copied from those files.

@@ -116,7 +116,7 @@ pub(super) struct For {
 pub(super) struct Macro {
     pub(super) name: Name,
     pub(super) parameters: Vec<Name>,
-    /// Defaults of the last parameters; there are at most as many as parameters.
+    /// Defaults of the last parameters; never more than there are parameters.
     pub(super) defaults: Vec<Expr>,
     pub(super) body: Body,
     /// Which of `caller`, `varargs` and `kwargs` the body reads.

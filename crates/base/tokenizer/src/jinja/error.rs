@@ -5,7 +5,7 @@ use std::fmt;
 pub(crate) struct Error {
     pub(crate) kind: ErrorKind,
     pub(crate) message: String,
-    /// From 1; 0 = unknown.
+    /// Line of the template, from 1; 0 = unknown.
     line: u32,
 }
 

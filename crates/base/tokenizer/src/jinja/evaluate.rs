@@ -252,7 +252,7 @@ impl Machine {
     /// `list(value)`
     pub(super) fn values(&self, value: &Value) -> Result<Vec<Value>, Error> {
         match value {
-            // `len` counts characters, so their steps are charged first.
+            // `len` below counts the characters of a text, so the steps for that are charged first.
             Value::Str(text) | Value::Markup(text) => self.charge_values(text.len())?,
             // Each pair is a separate container.
             Value::View(View::Items, dict) => self.charge_values(4 * dict.entries.len())?,

@@ -1,4 +1,4 @@
-//! `text.format(...)`
+//! Python's `text.format(...)`.
 
 use super::error::{Error, failed};
 use super::format::formatted;

@@ -133,7 +133,7 @@ fn extreme(machine: &Machine, name: &str, value: &Value, args: Args) -> Result<V
     ))
 }
 
-/// Lower-case text, unless `case_sensitive`.
+/// `value`, in lower case if it is text and not `case_sensitive`.
 fn folded(machine: &Machine, value: Value, case_sensitive: bool) -> Result<Value, Error> {
     match value.as_str() {
         Some(text) if !case_sensitive => {

@@ -21,7 +21,7 @@ pub(super) enum Token {
     End,
 }
 
-/// Longest first, so that `//` is not read as two divisions.
+/// Operators, longest first, so that `//` is not read as two divisions.
 const OPERATORS: [&str; 26] = [
     "//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[", "]", "(", ")", "{", "}",
     ">", "<", "=", ".", ":", "|", ",", ";",

@@ -105,12 +105,12 @@ impl Machine {
         ended.map(|_| out.into_text())
     }
 
-    /// Charges steps for `bytes` of text.
+    /// Charges the step budget for `bytes` bytes of text.
     pub(super) fn charge(&self, bytes: usize) -> Result<(), Error> {
         self.steps.charge(bytes)
     }
 
-    /// Charges steps for hashing or comparing `value`, if it is text.
+    /// Charges the step budget for hashing or comparing `value`, if it is text.
     pub(super) fn charge_text(&self, value: &Value) -> Result<(), Error> {
         self.charge(value.as_str().map_or(0, str::len))
     }
@@ -120,7 +120,7 @@ impl Machine {
         self.steps.charge_values(values)
     }
 
-    /// Charges a step and checks the stack.
+    /// Charges one step and checks that enough of the stack is left.
     pub(super) fn step(&self) -> Result<(), Error> {
         if self.stack.abs_diff(stack_address()) > STACK {
             return Err(Error::failed("it is nested too deeply"));
@@ -128,7 +128,7 @@ impl Machine {
         self.steps.take(1)
     }
 
-    /// Runs `work` one call level deeper.
+    /// Runs `work`, the body of a macro or recursive loop, one call level deeper.
     pub(super) fn called<T>(&self, work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
         if self.calls.get() >= CALLS {
             return Err(Error::failed("maximum recursion depth exceeded"));

@@ -383,7 +383,8 @@ pub(super) fn strip<'t>(text: &'t str, set: Option<&str>, left: bool, right: boo
     }
 }
 
-/// Iterator over the words of a text from one end; after the limit, the rest unchanged.
+/// Iterator over the words of a text from one end; after `left` words it returns the rest
+/// unchanged.
 struct Words<'t> {
     rest: &'t str,
     from_end: bool,

@@ -9,7 +9,7 @@ use super::error::Error;
 const STEPS: u64 = 20_000_000;
 const BYTES: usize = 32;
 
-/// Remaining steps.
+/// The steps that remain of the budget.
 pub(super) struct Steps(Cell<u64>);
 
 impl Default for Steps {
@@ -27,7 +27,7 @@ impl Steps {
         Ok(())
     }
 
-    /// Charges steps for `bytes` of text.
+    /// Charges steps for `bytes` bytes of text.
     pub(super) fn charge(&self, bytes: usize) -> Result<(), Error> {
         self.take(1 + (bytes / BYTES) as u64)
     }

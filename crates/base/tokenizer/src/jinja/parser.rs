@@ -136,7 +136,7 @@ impl Parser {
         found
     }
 
-    /// Records that a name is read.
+    /// Records in the enclosing macros that the template reads `name`.
     pub(super) fn reads(&mut self, name: &str) {
         for implicit in &mut self.macros {
             match name {
@@ -387,7 +387,7 @@ impl Parser {
         Ok(Node::Call(definition, call))
     }
 
-    /// Parses parameters, then `between`, then a body up to `end`.
+    /// Parses a macro or `call` block: parameters, then `between`, then a body up to `end`.
     fn definition<T>(
         &mut self,
         name: Name,

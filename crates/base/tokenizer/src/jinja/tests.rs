@@ -1,4 +1,4 @@
-//! `value is test`
+//! Jinja's tests: `value is test`.
 
 use super::ast::{Comparison, Operator};
 use super::error::Error;
@@ -42,7 +42,7 @@ fn apply(machine: &Machine, name: &str, value: &Value, args: Args) -> Result<boo
         "string" => value.as_str().is_some(),
         "escaped" => matches!(value, Value::Markup(_)),
         "mapping" => matches!(value, Value::Dict(_)),
-        // `len` would count the characters of a text.
+        // Texts need no `len`, which would count their characters.
         "sequence" | "iterable" if value.as_str().is_some() => true,
         "sequence" => value.len().is_some() && !matches!(value, Value::View(..)),
         "iterable" => value.len().is_some() || matches!(value, Value::Iterator(_) | Value::Loop(_)),

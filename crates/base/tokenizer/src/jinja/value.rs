@@ -172,7 +172,7 @@ pub(super) enum Key {
 #[derive(Clone, Default)]
 pub(super) struct Dict {
     pub(super) entries: Vec<(Value, Value)>,
-    /// Index of dicts above the size `SMALL`.
+    /// Positions in `entries` by key, only in dicts of more than `SMALL` entries.
     index: HashMap<Key, usize>,
     depth: u16,
 }
@@ -259,7 +259,7 @@ impl Dict {
     }
 }
 
-/// Depth of a container of the values. Their lists become immutable.
+/// Nesting depth of a container of the values. Lists among the values become immutable.
 fn depth_of(values: &[Value]) -> Result<u16, Error> {
     let mut deepest = 0;
     for value in values {
@@ -338,7 +338,7 @@ impl Value {
         Ok(Self::Method(Rc::new((self, name.into())), depth))
     }
 
-    /// Depth of a container of the values.
+    /// Nesting depth of a container of the values.
     pub(super) fn depth(values: &[Self]) -> Result<u16, Error> {
         depth_of(values)
     }
