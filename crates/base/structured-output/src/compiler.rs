@@ -18,12 +18,12 @@ use crate::{gbnf, lark, schema, tags};
 /// Stack size of compile threads: llguidance recurses over chains of rules and `$ref`s, of which a
 /// grammar of maximum size has tens of thousands. Untouched pages take no memory.
 const STACK: usize = 512 << 20;
-/// Maximum compile threads, abandoned ones included.
+/// Maximum number of compile threads, including those whose caller has timed out.
 const THREADS: usize = 4;
-/// Tokens that the probe of a grammar follows.
+/// Number of tokens after which the probe of a grammar ends.
 const PROBED: usize = 6;
 const PANIC: &str = "it cannot be compiled";
-/// Capacity of the cache in grammars.
+/// Number of grammars that the cache keeps.
 const KEPT: usize = 16;
 
 /// A compiled grammar. Clones share it.
@@ -34,12 +34,13 @@ pub struct Compiled {
 }
 
 impl Compiled {
-    /// A matcher at the start of an output. `ends` are the tokens that may end it.
+    /// A matcher at the start of an output. `ends` are the tokens that may end the output.
     pub fn matcher(&self, ends: Vec<u32>) -> Matcher {
         Matcher::new(Arc::clone(&self.lexers), self.eos, ends)
     }
 
-    /// Whether an output may start with `tokens`, which `ends` may end.
+    /// Whether the grammar allows an output that starts with `tokens`; `ends` are the tokens that
+    /// may end the output.
     pub fn allows(&self, tokens: &[u32], ends: Vec<u32>) -> bool {
         let mut matcher = self.matcher(ends);
         let mut tokens = tokens.iter();
@@ -155,7 +156,8 @@ impl Compiler {
             let work = || compile(&vocabulary, &grammar, &bytes);
             let outcome = catch_unwind(AssertUnwindSafe(work));
             let outcome = outcome.unwrap_or_else(|_| Err(GrammarError::invalid(PANIC)));
-            // Before the answer: its receiver may start another compilation at once.
+            // Free the place before the outcome is delivered: its receiver may start another
+            // compilation at once.
             drop(place);
             finish(&kept, &entry, outcome);
         };
@@ -264,7 +266,7 @@ fn probe(mut inner: Inner) -> Result<(), GrammarError> {
     Ok(())
 }
 
-/// Lowers the grammar to llguidance's form.
+/// Translates a grammar to llguidance's format.
 fn lowered(vocabulary: &Vocabulary, grammar: &Grammar) -> Result<TopLevelGrammar, GrammarError> {
     let text = grammar.text.as_str();
     Ok(match grammar.kind {

@@ -22,7 +22,7 @@ pub(crate) fn of_regex(pattern: &str) -> Result<String, GrammarError> {
     Ok(format!("start: {}", regex(body)))
 }
 
-/// A regular expression between slashes.
+/// A regular expression as Lark writes it, between slashes.
 pub(crate) fn regex(pattern: &str) -> String {
     format!("/{}/", regex_to_lark(pattern, ""))
 }

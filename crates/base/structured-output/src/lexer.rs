@@ -9,15 +9,15 @@ use llguidance::{Matcher as Inner, TokenParser};
 
 use crate::error::MatchError;
 
-/// Size of a shared lexer above which new sequences start a new one.
+/// Size in bytes of a shared lexer above which new sequences start a new one.
 const SHARED_BYTES: usize = 32 << 20;
-/// Total size of a vocabulary's lexers above which lexers over [`LARGE_BYTES`] fail.
+/// Total size in bytes of a vocabulary's lexers above which lexers over [`LARGE_BYTES`] fail.
 const TOTAL_BYTES: usize = 1 << 30;
 const LARGE_BYTES: usize = 8 << 20;
 
 /// The lexers of one grammar.
 pub(crate) struct Lexers {
-    /// The parser as compiled.
+    /// The parser as compiled, of which each lexer gets a copy.
     fresh: Mutex<TokenParser>,
     shared: Mutex<(Inner, Arc<Lexer>)>,
     total: Arc<AtomicUsize>,
@@ -78,7 +78,7 @@ impl Lexer {
         self.parser.parser.lexer_stats().num_bytes
     }
 
-    /// Updates the total size.
+    /// Adds the growth of this lexer since the last call to the total size of all lexers.
     ///
     /// # Errors
     /// This lexer is large and the total exceeds its bound.

@@ -42,8 +42,8 @@ impl Mask {
         Some(32 * word as u32 + self.words[word].trailing_zeros())
     }
 
-    /// Sets the logits of all other tokens to negative infinity. Returns whether any token is
-    /// allowed.
+    /// Sets the logits of all tokens that are not allowed to negative infinity. Returns whether any
+    /// token is allowed.
     pub fn apply(&self, logits: &mut [f32]) -> bool {
         let mut left = false;
         let words = self.words.iter().copied().chain(std::iter::repeat(0));

@@ -2,8 +2,8 @@
 //! their masks while the forward pass runs.
 //!
 //! The mask after a token is requested when that token is sampled, so it is ready before the next
-//! row of logits unless the grammar is much slower than the model. A row waits for its mask for a
-//! short time and is then skipped, so that other rows are not delayed by a grammar.
+//! row of logits unless the grammar is much slower than the model. A row of the batch waits for its
+//! mask for a short time and is then skipped, so that a grammar does not delay other rows.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -20,8 +20,8 @@ use crate::mask::Mask;
 use crate::matcher::Matcher;
 use crate::vocabulary::Vocabulary;
 
-/// Timeout for compiling a grammar. Generous, because the front door has already compiled it: only
-/// a busy machine takes longer.
+/// Timeout for compiling a grammar. Generous, because the API server has already compiled the
+/// grammar: only a busy machine takes longer.
 const COMPILE_LIMIT: Duration = Duration::from_secs(60);
 /// Stack size of mask threads: llguidance recurses over nested expressions.
 const STACK: usize = 64 << 20;
@@ -52,7 +52,7 @@ struct Cost {
     waiting_ns: AtomicU64,
 }
 
-/// The grammar of one sequence and the masks of its next rows.
+/// The grammar of one sequence, and the masks for its rows of the next batch.
 pub struct Constraint {
     shared: Arc<Shared>,
     jobs: mpsc::Sender<Arc<Constraint>>,
@@ -63,7 +63,7 @@ pub struct Constraint {
     changed: Condvar,
 }
 
-/// Result of a row's request for a mask.
+/// Answer to a batch row that asks for its mask.
 pub enum RowMask {
     /// The row's mask; `None` after a draft that the grammar forbids.
     Mask(Option<Mask>),
@@ -81,9 +81,9 @@ struct State {
     busy: bool,
     /// Output tokens that the reader has not yet read.
     behind: Vec<u32>,
-    /// Number of calls that added output tokens.
+    /// Number of `accept` calls: a mask whose computation began before the last one is discarded.
     accepted: u64,
-    /// Drafts after the output in the next plan.
+    /// Draft tokens that follow the output in the next plan.
     drafts: Vec<u32>,
     /// Computed masks: before each of `drafts`, and after the last. `None` after a draft that the
     /// grammar forbids; that row is discarded.
@@ -121,8 +121,8 @@ impl Grammars {
         }
     }
 
-    /// Starts a sequence with a grammar and the existing `output`. `ends` are the tokens that may
-    /// end it.
+    /// Starts a sequence with a grammar and the `output` tokens that it already has. `ends` are the
+    /// tokens that may end the output.
     pub fn start(&self, grammar: Grammar, ends: &[u32], output: &[i32]) -> Arc<Constraint> {
         let constraint = Arc::new(Constraint {
             shared: Arc::clone(&self.shared),
@@ -197,7 +197,7 @@ fn compiler_of(path: &Path) -> Result<Compiler, Reason> {
 }
 
 impl Constraint {
-    /// Appends output tokens; the next masks are for the row after them.
+    /// Appends output tokens; the next masks are for the position after these tokens.
     pub fn accept(&self, tokens: &[i32]) {
         let mut state = self.lock();
         let tokens = tokens.iter().map(|&token| token as u32);
@@ -207,7 +207,7 @@ impl Constraint {
         state.masks.clear();
     }
 
-    /// Sets the drafts of the next step.
+    /// Sets the draft tokens of the next step.
     pub fn expect(&self, drafts: &[i32]) {
         let mut state = self.lock();
         state.drafts = drafts.iter().map(|&token| token as u32).collect();

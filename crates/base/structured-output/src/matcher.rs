@@ -12,8 +12,8 @@ use crate::mask::Mask;
 /// complete.
 ///
 /// Sequences share a lexer. If the lexer exceeds a bound, possibly because of another sequence's
-/// output, the sequence reads its output again with its own lexer. Only its own output can thus end
-/// it.
+/// output, the sequence reads its output again with its own lexer. Thus only a sequence's own
+/// output can make it fail.
 pub struct Matcher {
     inner: Inner,
     lexer: Arc<Lexer>,

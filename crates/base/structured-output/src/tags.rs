@@ -70,7 +70,7 @@ impl Writer<'_> {
         name
     }
 
-    /// Expression of a format.
+    /// Lark expression of a format.
     fn format(&mut self, format: &Value, depth: usize) -> Result<String> {
         let format = object(format)?;
         if depth == 0 {

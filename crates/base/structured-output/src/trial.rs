@@ -15,7 +15,7 @@ use crate::vocabulary::Vocabulary;
 const SMALL_SCHEMA: usize = 16 << 10;
 /// Maximum size of a small expression in bytes.
 const SMALL_TEXT: usize = 256;
-/// Maximum count in a small schema.
+/// Maximum of a count, such as `maxItems` or a repetition in a pattern, in a small schema.
 const SMALL_COUNT: u64 = 1_000;
 const TOKENS: usize = 256;
 /// Outcomes of a trial.
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_cannot_start_says_nothing_of_a_grammar() {
-        // Less than the thread's stack size.
+        // The limit on the address space (in KiB) is less than the compile thread's stack size.
         let script = "ulimit -v 400000; exec \"$0\" --ignored --nocapture without_threads";
         let program = std::env::current_exe().unwrap();
         let output = std::process::Command::new("/bin/sh")

@@ -25,7 +25,7 @@ pub struct Vocabulary {
     /// An end token after the model's tokens, required by the trie. Matchers have their sequences'
     /// real end tokens.
     pub(crate) eos: u32,
-    /// Texts of special tokens, longest first.
+    /// Texts and ids of special tokens, longest text first.
     pub(crate) special: Vec<(String, u32)>,
 }
 

@@ -9,7 +9,7 @@ use crate::error::GrammarError;
 
 const DEFINITIONS: &str = "#/$defs/";
 
-/// Replaces parts without a finite instance by `false`.
+/// Replaces subschemas without a finite instance by `false`, which no value matches.
 ///
 /// # Errors
 /// The whole schema has no finite instance.
@@ -138,7 +138,7 @@ impl<'a> FinitenessCheck<'a> {
             || ["null", "boolean", "number", "string"].into_iter().any(allowed)
             || (allowed("array") && self.array_ends(parts))
             || (allowed("object") && self.object_ends(parts))
-            // No type is allowed at all: a different error.
+            // If no type is allowed at all, that is a different error.
             || !(allowed("array") || allowed("object"))
     }
 

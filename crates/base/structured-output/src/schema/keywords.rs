@@ -1,4 +1,5 @@
-//! Keywords that a grammar cannot support, with the first draft that has them.
+//! JSON Schema keywords that a grammar cannot support, with the first draft of the standard that
+//! has them.
 
 use serde_json::{Map, Value};
 

@@ -32,8 +32,8 @@ struct Bound {
     excluded: bool,
 }
 
-/// The bounds of `schema` as alternatives, the last of which is the widest. `integer`: the schema
-/// is for integers; `merged`: other schemas may add bounds.
+/// The bounds of `schema` as alternatives for an `anyOf`, the last of which is the widest.
+/// `integer`: the schema is for integers; `merged`: other schemas may add bounds.
 pub(super) fn bounds(
     schema: &Map<String, Value>,
     integer: bool,
@@ -66,7 +66,7 @@ fn bound(
         },
     };
     let plain = read(included, false)?;
-    // In draft 4 the keyword is a flag.
+    // In draft 4, `exclusiveMinimum` and `exclusiveMaximum` are flags.
     let strict = match schema.get(excluded) {
         Some(Value::Bool(excluded)) => {
             return Ok(plain.map(|bound| Bound {
@@ -109,7 +109,8 @@ impl Bounds {
             Some(value) => value - i128::from(high.excluded),
             None => high.value.floor() as i128,
         });
-        // A 19-digit bound has no next power of ten in 64 bits.
+        // The power of ten after a 19-digit bound exceeds 64 bits, so a missing bound farther from
+        // zero is set.
         let wide = 10i128.pow(18);
         let low = low.or(high.filter(|&high| high <= -wide).map(|_| SMALLEST_INTEGER));
         let high = high.or(low.filter(|&low| low >= wide).map(|_| LARGEST_INTEGER));
@@ -256,7 +257,7 @@ impl Bound {
         while (value - bound.value) * direction < 0.0 || (bound.excluded && value == bound.value) {
             value = rounded(value + direction * step, decimals);
         }
-        // For very close bounds, use one in the middle.
+        // Between very close bounds, use the value in the middle.
         if let Some(other) = other.filter(|other| (other.value - value) * direction < 0.0) {
             value = rounded(f64::midpoint(self.value, other.value), DECIMALS);
             let inside =
@@ -332,7 +333,8 @@ impl Multiple {
             let most = format!("at most {MOST_MULTIPLE} units of its last decimal");
             return Err(mistyped(&most));
         }
-        // llguidance determines the decimals by multiplication.
+        // llguidance scales the step by repeated multiplication, which must give the exact
+        // coefficient.
         let mut scaled = number;
         for _ in 0..multiple.decimals {
             scaled *= 10.0;
@@ -353,7 +355,8 @@ impl Multiple {
         (self, self.coefficient / scale)
     }
 
-    /// The step, and its multiples with fewer decimals, whose shortest text llguidance excludes.
+    /// The step, and its multiples with fewer decimals: with the step alone, llguidance excludes
+    /// their shortest text.
     pub(super) fn alternatives(self) -> Vec<Value> {
         let fewer = (1..self.decimals).filter_map(|decimals| {
             let unit = Self {

@@ -1,4 +1,4 @@
-//! Checks of property counts: llguidance also counts repeated names.
+//! Checks of property counts, for which llguidance counts a repeated name each time.
 
 use serde_json::{Map, Value};
 

@@ -75,7 +75,7 @@ impl<'a> Resources<'a> {
 
     fn id<'s>(&self, schema: &'s Value) -> Option<&'s str> {
         let members = schema.as_object()?;
-        // In older drafts a reference overrides its siblings.
+        // Up to draft 7 a reference overrides its siblings.
         if self.draft <= Draft::Seven && members.contains_key("$ref") {
             return None;
         }
@@ -188,7 +188,7 @@ fn decoded(fragment: &str) -> Option<Cow<'_, str>> {
         let digits = part.as_bytes().get(..2);
         digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
     };
-    // The decoder copies malformed escapes unchanged.
+    // The decoder copies malformed escapes unchanged, so they are rejected here.
     let whole = fragment.split('%').skip(1).all(escaped);
     let text = percent_decode_str(fragment).decode_utf8().ok();
     text.filter(|_| whole)

@@ -101,7 +101,8 @@ pub(super) fn normalized(root: &Value) -> Result<Normalization> {
     })
 }
 
-/// Whether any schemas are merged. Conservative: also searches data.
+/// Whether any subschemas are merged with their siblings. Errs towards true, as it searches data
+/// too.
 fn merges(value: &Value) -> bool {
     match value {
         Value::Object(members) => {
@@ -120,13 +121,13 @@ struct Writer<'a> {
     resources: Resources<'a>,
     draft: Draft,
     merged: bool,
-    /// References to named schemas.
+    /// The reference to each named schema, by the schema's address in memory.
     names: HashMap<*const Value, String>,
-    /// Schemas still to be written, each with its first reference.
+    /// Schemas still to be written: name in `$defs`, schema, and the first reference to it.
     queue: VecDeque<(String, Target<'a>, String)>,
-    /// Schemas being copied into a branch.
+    /// Schemas that are being copied into a branch of `oneOf`, to detect cycles.
     copied: Vec<*const Value>,
-    /// The common multiple so far, if schemas are merged.
+    /// The common multiple of all `multipleOf` so far, if schemas are merged.
     step: Option<Multiple>,
     schemas: usize,
     free_names: bool,
