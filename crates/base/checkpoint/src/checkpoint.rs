@@ -134,7 +134,7 @@ impl Checkpoint {
         })
     }
 
-    /// `shards` are files with the names of their tensors that belong to the checkpoint; names are
+    /// `shards` are files, each with its tensors that belong to the checkpoint; tensor names are
     /// unique.
     fn from_shards(
         path: &Path,
@@ -212,7 +212,8 @@ impl Checkpoint {
         self.gguf.as_ref()
     }
 
-    /// A tensor's name, file and byte range; of one `expert` if the tensor stacks experts.
+    /// A tensor's name, file number and byte range; that of one `expert` if the tensor stacks
+    /// experts.
     pub(crate) fn place(
         &self,
         tensor: &str,
@@ -352,7 +353,7 @@ impl MappedFile {
     }
 }
 
-/// Adds the tensors of file number `at`.
+/// Adds the tensors of `header`, which file number `at` has.
 fn add(tensors: &mut BTreeMap<String, Entry>, header: &GgufHeader, at: usize) {
     for info in &header.tensors {
         let entry = Entry {

@@ -163,7 +163,7 @@ fn iq4_nl(block: &[u8; 18], out: &mut [f32; 32]) {
     }
 }
 
-/// Twice the values of the MXFP4 codes.
+/// Twice the values of the MXFP4 codes, so that all are integers.
 const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 fn mxfp4(block: &[u8; 17], out: &mut [f32; 32]) {

@@ -66,7 +66,7 @@ impl Checkpoint {
     }
 }
 
-/// Byte ranges at the ends of a tensor.
+/// The first and the last [`SAMPLE`] bytes of a tensor, as byte ranges of its file.
 fn samples(entry: &Entry) -> impl Iterator<Item = Range<usize>> {
     let Range { start, end } = entry.range;
     let size = (end - start).min(SAMPLE);

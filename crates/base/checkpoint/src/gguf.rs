@@ -33,12 +33,12 @@ const MOST_DIMENSIONS: u32 = 4;
 const SMALLEST_ENTRY: usize = 13;
 const SMALLEST_TENSOR: usize = 32;
 
-/// One row of the tensor table.
+/// One entry of the tensor table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TensorInfo {
     pub name: String,
     pub dtype: DType,
-    /// Outermost first.
+    /// Dimensions, outermost first.
     pub shape: Vec<usize>,
     /// Byte range of the data: inside the file, aligned, and disjoint from the other tensors'
     /// ranges.
@@ -50,7 +50,7 @@ pub struct TensorInfo {
 pub struct GgufHeader {
     pub version: u32,
     pub metadata: Metadata,
-    /// In file order.
+    /// Entries of the tensor table, in file order.
     pub tensors: Vec<TensorInfo>,
     /// Byte range of the raw metadata entries.
     pub(crate) metadata_range: Range<usize>,
@@ -94,11 +94,11 @@ impl GgufHeader {
     }
 }
 
-/// A tensor table row with its location for error messages. Until it is placed, `info.range` starts
-/// at the stored relative offset.
+/// An entry of the tensor table with its location for error messages. Until it is placed,
+/// `info.range` starts at the stored offset, relative to the tensor data.
 struct Row {
     info: TensorInfo,
-    /// File offset of the row.
+    /// File offset of the entry.
     at: usize,
 }
 

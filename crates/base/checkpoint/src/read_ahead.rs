@@ -1,4 +1,4 @@
-//! Read-ahead of a checkpoint's parts on background threads.
+//! Reads a checkpoint's tensors ahead of their use, on background threads.
 //!
 //! Pages of the mapping are read and mapped in the loader's order of use, so that its threads
 //! neither wait for a disk nor take page faults. `MADV_POPULATE_READ` does both without a copy, at
@@ -14,7 +14,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use crate::error::{FormatError, Unreadable};
 use crate::{Checkpoint, TensorView};
 
-/// Bytes per call.
+/// Bytes that a thread reads per call.
 const PIECE: usize = 8 << 20;
 /// Read-ahead window: bytes mapped beyond the part in use.
 const AHEAD: u64 = 128 << 20;
@@ -42,14 +42,14 @@ impl ReadCount {
 /// tensors. Parts that were not added are usable too; they are read on access.
 pub struct ReadAhead<'a> {
     checkpoint: &'a Checkpoint,
-    /// By tensor name and expert.
+    /// The added parts by tensor name and expert.
     parts: HashMap<(&'a str, Option<usize>), Part>,
     pieces: Vec<Piece<'a>>,
     bytes: u64,
     count: &'a ReadCount,
     /// All pieces before this one are loaded.
     there: AtomicUsize,
-    /// The last requested piece.
+    /// The furthest piece that was requested so far.
     in_use: AtomicUsize,
     state: Mutex<ReadQueue>,
     changed: Condvar,
@@ -164,7 +164,7 @@ impl<'a> ReadAhead<'a> {
         })
     }
 
-    /// The arrival of a tensor, or of one expert of it.
+    /// A handle to wait for a tensor, or for one expert of it.
     pub fn arrival(&'a self, tensor: &str, expert: Option<usize>) -> Arrival<'a> {
         let part = |which| self.parts.get(&(tensor, which)).copied();
         Arrival {
@@ -173,7 +173,7 @@ impl<'a> ReadAhead<'a> {
         }
     }
 
-    /// Waits for a whole tensor.
+    /// Waits until a whole tensor is loaded.
     ///
     /// # Errors
     /// There is no such tensor, its element type is not one of [`crate::DType`], or the file cannot

@@ -27,7 +27,7 @@ pub(crate) struct StoredTensor {
 
 /// Bytes of the length field before the JSON.
 const LENGTH_BYTES: usize = 8;
-/// The reference implementation's limit.
+/// Maximum length of the JSON header in bytes, as in the reference implementation.
 const LONGEST_HEADER: u64 = 100_000_000;
 
 /// Parses and checks the header of a whole file.

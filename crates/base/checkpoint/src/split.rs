@@ -7,7 +7,7 @@ use crate::{GgufHeader, Value};
 /// Maximum number of parts.
 const MOST: i64 = 99_999;
 
-/// The other parts of a split file. `path` and `header` belong to the first part.
+/// Paths of the other parts of a split file. `path` and `header` belong to the first part.
 ///
 /// # Errors
 /// The keys or the name are inconsistent.

@@ -32,7 +32,7 @@ impl<'a> TensorView<'a> {
         self.shape.last().copied().unwrap_or(1)
     }
 
-    /// Bytes between rows.
+    /// Bytes from the start of one row to the start of the next.
     pub fn row_stride(&self) -> usize {
         self.cols() / self.dtype.block_len() * self.dtype.block_bytes()
     }

@@ -4,7 +4,8 @@
 use super::reader::Reader;
 use crate::error::Fault;
 
-/// Maximum length of a string value; embedded chat templates and tokenizer files are far below.
+/// Maximum length of a string value in bytes; embedded chat templates and tokenizer files are far
+/// below.
 const LONGEST_STRING: usize = 1 << 28;
 /// Maximum array elements for which memory is reserved in advance.
 const RESERVED: usize = 1 << 16;
