@@ -1,4 +1,4 @@
-//! Prompt token budget of mixed steps.
+//! Budget of prompt tokens for mixed steps, which compute prompt tokens and decodes.
 
 use crate::curve::{CostCurve, Points};
 
@@ -26,10 +26,11 @@ const WASTE: f64 = 0.5;
 pub struct PromptBudget {
     /// Seconds of decode-only steps, by number of decodes.
     decodes: CostCurve,
-    /// Additional seconds of prompt tokens next to decodes.
+    /// Extra seconds that prompt tokens add to a step that also decodes, by number of prompt
+    /// tokens.
     prompts: CostCurve,
-    /// Seconds of prompt-only steps: an upper bound on the cost of larger sizes before they are
-    /// tried.
+    /// Seconds of prompt-only steps, by number of prompt tokens: an upper bound on the cost of
+    /// larger sizes before they are tried.
     alone: CostCurve,
     /// Number of mixed steps so far.
     mixed: u64,
@@ -73,9 +74,9 @@ impl PromptBudget {
         }
     }
 
-    /// Prompt tokens for a step with `decodes` decodes, at most `most`. Returns 0 while the cost of
-    /// the decodes alone is unknown, so that the step measures it. Returns `most` without decodes,
-    /// and if steps are not timed.
+    /// Number of prompt tokens for a step with `decodes` decodes, at most `most`. Returns 0 while
+    /// the cost of the decodes alone is unknown, so that the step measures it. Returns `most`
+    /// without decodes, and if steps are not timed.
     #[must_use]
     pub fn tokens(&self, decodes: u32, most: usize) -> usize {
         if decodes == 0 || !self.timed {

@@ -1,10 +1,11 @@
-//! A measured cost curve: seconds as a function of size.
+//! A measured cost curve: the seconds of a step as a function of its number of tokens, its size.
 
 /// Weight of the newest step in a moving average.
 const FRESH: f64 = 0.25;
-/// Mixed steps after which an unused class expires and is measured again.
+/// Number of mixed steps after which a size class without measurements expires and is measured
+/// again.
 const STALE: u64 = 512;
-/// Size classes: bit lengths of a `u32`.
+/// Number of size classes: one for each bit length of a `u32`, from 0 to 32.
 const CLASSES: usize = u32::BITS as usize + 1;
 
 /// Averages of one size class.
@@ -13,7 +14,7 @@ struct Class {
     size: f64,
     seconds: f64,
     steps: u32,
-    /// Mixed step of its last measurement.
+    /// Count of mixed steps at its last measurement.
     seen: u64,
 }
 
@@ -63,7 +64,7 @@ impl CostCurve {
         });
     }
 
-    /// Whether the class of `size` has a trusted average.
+    /// Whether the class of `size` has an average of enough measurements that have not expired.
     pub(crate) fn knows(&self, size: u32, now: u64) -> bool {
         self.trusted(self.classes[bit_length(size)], now).is_some()
     }
@@ -109,7 +110,7 @@ impl Points {
         self.as_slice().last().map_or(0.0, |point| point.0)
     }
 
-    /// Seconds of `size`: linear between points, `below` before the first one, and extrapolated
+    /// Seconds at `size`: linear between points, `below` before the first one, and extrapolated
     /// after the last one. With a single point the slope is taken as flat, so that a larger size is
     /// tried.
     fn at(&self, size: f64, below: fn(Point, f64) -> f64) -> f64 {
