@@ -6,6 +6,6 @@ pub fn trim() {
     unsafe { libc::malloc_trim(0) };
 }
 
-/// Not available in other allocators.
+/// Does nothing, as other allocators have no such call.
 #[cfg(not(target_env = "gnu"))]
 pub fn trim() {}
