@@ -7,7 +7,7 @@ use super::memory::Reserved;
 use super::queue::Work;
 use super::transfer::Pool;
 
-/// A copy uses at most one thread for each 4 MiB.
+/// A copy uses at most one thread per this number of bytes.
 const WORTH_A_THREAD: usize = 4 << 20;
 
 /// Checks slot numbers: one for each block of a KV group, and distinct for a store. The error
