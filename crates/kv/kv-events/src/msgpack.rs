@@ -1,4 +1,4 @@
-//! MessagePack, as far as event batches need it. Values are read in place.
+//! Decodes MessagePack, as far as batches of KV events need it. Values are read in place.
 
 /// Malformed input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

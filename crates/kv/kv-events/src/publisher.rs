@@ -182,7 +182,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers a new peer and returns its queue; `None` at the maximum.
+    /// Registers a new peer and returns its queue; `None` if [`MAX_PEERS`] are connected.
     fn join(&self) -> Option<(u64, mpsc::Receiver<Bytes>)> {
         let (messages, receiver) = mpsc::channel(self.hwm);
         let mut state = self.state();
