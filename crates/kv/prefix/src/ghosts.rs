@@ -16,7 +16,8 @@ pub(crate) struct Ghosts {
 }
 
 impl Ghosts {
-    /// Records that `holder`, the last one, evicted `link`; keeps at most `most` evictions.
+    /// Records that `holder`, the last that held `link`, evicted it; keeps at most `most`
+    /// evictions.
     pub(crate) fn add(&mut self, link: u64, holder: u32, most: usize) {
         self.evictions += 1;
         self.latest.insert(link, (holder, self.evictions));
