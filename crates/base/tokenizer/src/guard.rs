@@ -44,7 +44,8 @@ impl Guard {
         finder.map(Self).map_err(TextError::build)
     }
 
-    /// Returns the value with its spellings hidden, also in keys of objects.
+    /// Returns the value with marks in place of special tokens' spellings, also in keys of objects;
+    /// adds the spellings to `hidden`.
     pub(crate) fn hide<'v>(&self, value: &'v Value, hidden: &mut Vec<String>) -> Cow<'v, Value> {
         if !self.finds(value) {
             return Cow::Borrowed(value);

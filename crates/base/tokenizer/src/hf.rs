@@ -141,7 +141,7 @@ fn templates(
     Ok(Some(stated))
 }
 
-/// Templates in the configuration.
+/// Templates in tokenizer_config.json.
 fn stated(
     directory: &Path,
     config: &Map<String, Value>,

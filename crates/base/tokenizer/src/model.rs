@@ -83,8 +83,8 @@ impl TextModel {
         Self::join(tokenizer, sources, gguf::special_tokens(metadata)?)
     }
 
-    /// End tokens by name in GGUF metadata, such as `<end_of_turn>`: many files declare none in a
-    /// key.
+    /// Ids of the end tokens in GGUF metadata, found by their text, such as `<end_of_turn>`: many
+    /// files declare none in a key.
     pub fn end_tokens(metadata: &Metadata) -> Vec<u32> {
         gguf::end_tokens(metadata)
     }

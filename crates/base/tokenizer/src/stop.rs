@@ -38,7 +38,7 @@ impl StopStrings {
         }
     }
 
-    /// Includes the stop string in the emitted text.
+    /// Whether the emitted text includes the stop string that ends it; by default it does not.
     pub fn include_stop(mut self, include: bool) -> Self {
         self.include_stop = include;
         self

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::generic;
 
-/// Number of forms besides the original one.
+/// Number of alternative forms of a conversation.
 pub(crate) const FORMS: usize = 3;
 
 /// Length of the tool call ids (of letters and digits) that Mistral's templates require.
@@ -91,7 +91,8 @@ fn short_id(id: &str) -> String {
     digits.collect()
 }
 
-/// Converts a leading system message to a user message, and makes the user start.
+/// Converts a leading system message to a user message, and puts an empty user message first if
+/// another role would start.
 fn into_user(messages: &mut Vec<Value>) {
     if messages
         .first()
