@@ -15,7 +15,7 @@ pub enum GrammarError {
     Invalid(String),
     #[error("it takes longer than {} s to compile", .0.as_secs_f32())]
     TooSlow(Duration),
-    /// The trial's process was killed by its resource limits.
+    /// The process of the grammar's trial ([`crate::trial_job`]) was killed by its resource limits.
     #[error("it takes too much memory or time to compile")]
     TooLarge,
     /// Earlier slow grammars occupy all threads, or no thread could be started. Not a verdict on

@@ -8,7 +8,7 @@ use std::str::Chars;
 use crate::error::GrammarError;
 use crate::lark;
 
-/// Whether a grammar is GBNF: Lark's rules have a single colon.
+/// Whether a grammar is GBNF, whose rules have `::=`; Lark's rules have a single colon.
 pub(crate) fn is_gbnf(text: &str) -> bool {
     let code = |line: &str| line.trim_start().starts_with(|c: char| c.is_alphanumeric());
     text.lines().any(|line| code(line) && line.contains("::="))

@@ -66,7 +66,7 @@ pub(crate) fn literal(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// Checks the depth of a Lark text and prepares its embedded schemas.
+/// Checks the nesting of brackets in a Lark grammar and prepares its embedded schemas.
 pub(crate) fn checked(text: &str) -> Result<String, GrammarError> {
     const SCHEMA: &str = "%json";
     check_depth(text)?;

@@ -30,7 +30,7 @@ const MOST_THREADS: usize = 4;
 /// Reason of a grammar's failure.
 type Reason = String;
 
-/// The background threads, started with the first grammar.
+/// The background threads that compute masks; they start with the first grammar.
 pub struct Grammars {
     shared: Arc<Shared>,
     threads: usize,
