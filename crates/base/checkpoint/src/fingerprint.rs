@@ -73,7 +73,8 @@ fn samples(entry: &Entry) -> impl Iterator<Item = Range<usize>> {
     [start..start + size, end - size..end].into_iter()
 }
 
-/// Length prefix before the content, so that different sequences of fields hash differently.
+/// Hashes the length of `bytes` before its content, so that different sequences of fields hash
+/// differently.
 fn update_framed(hasher: &mut blake3::Hasher, bytes: &[u8]) {
     hasher.update(&(bytes.len() as u64).to_le_bytes());
     hasher.update(bytes);

@@ -23,9 +23,9 @@ const MAGIC: &[u8; 4] = b"GGUF";
 const ALIGNMENT_KEY: &str = "general.alignment";
 const DEFAULT_ALIGNMENT: usize = 32;
 const LARGEST_ALIGNMENT: i64 = 1 << 20;
-/// Maximum length of a metadata key in the format.
+/// Maximum length of a metadata key in bytes, as the format defines it.
 const LONGEST_KEY: usize = 65_535;
-/// Maximum length of a tensor name: keeps error messages and maps small.
+/// Maximum length of a tensor name in bytes: keeps error messages and maps small.
 const LONGEST_NAME: usize = 1024;
 const MOST_DIMENSIONS: u32 = 4;
 /// Minimum size in bytes of a metadata entry (empty key, one-byte value) and of a tensor entry
