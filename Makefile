@@ -185,11 +185,11 @@ test-full: PYTEST_ARGS := -m 'not clients'
 test-full: PROGRAMS := full
 test-full: run-tests ## the same and the slow tests
 
-# A contributor's loop: no model, Ray, Redis, moto, Envoy, network namespaces or servers. The parts run at once, their
-# output one after the other.
+# A contributor's loop: no model, Ray, Redis, moto, Envoy, network namespaces or servers; of the rooms that the change
+# affects, or of all if nothing differs from main. The parts run at once, their output one after the other.
 QUICK := not slow and not model and not ray and not net and not store and not server and not heavy
-SLOW_CRATES := decoder engine-client kvstore server
-check: install check-tools ## formatting, lints, types and the tests that need nothing but the build
+SLOW_CRATES := $(addprefix penstock-,decoder engine-client kvstore server)
+check: install check-tools ## formatting, lints, types, and the tests of what changed since main that need nothing but the build
 	@$(MAKE) --no-print-directory --keep-going -j3 --output-sync=target lint check-rust check-python
 
 check-rs: $(VENV)/.build-tools ## formatting, clippy and tests of one crate: CRATE=routing
@@ -199,13 +199,15 @@ check-rs: $(VENV)/.build-tools ## formatting, clippy and tests of one crate: CRA
 	cargo test --release --locked --quiet -p penstock-$(CRATE)
 
 .PHONY: check check-rs check-rust check-python
+AFFECTED = $(shell $(BIN)/python scripts/affected.py $(1))
 check-rust:
-	@cargo test --release --locked --quiet --workspace --exclude penstock-native \
-		$(SLOW_CRATES:%=--exclude penstock-%)
-	@cargo test --release --locked --quiet --lib $(SLOW_CRATES:%=-p penstock-%)
+	@quick="$(addprefix -p ,$(filter-out $(SLOW_CRATES),$(call AFFECTED,rust)))"; \
+	[ -z "$$quick" ] || cargo test --release --locked --quiet $$quick
+	@slow="$(addprefix -p ,$(filter $(SLOW_CRATES),$(call AFFECTED,rust)))"; \
+	[ -z "$$slow" ] || cargo test --release --locked --quiet --lib $$slow
 
 check-python:
-	@$(BIN)/python -m pytest -q -m '$(QUICK)' --hypothesis-profile=quick --ignore=tests/e2e --ignore=tests/clients
+	@$(BIN)/python -m pytest -q -m '$(QUICK)' --hypothesis-profile=quick $(filter-out tests/e2e tests/clients,$(call AFFECTED,python))
 
 lint: lint-rust lint-python ## formatting, clippy, ruff and mypy, all with warnings denied
 

@@ -1,6 +1,7 @@
 """The scripts behind the Makefile."""
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -240,3 +241,38 @@ def test_a_system_without_apt_is_told_the_names(repository: Path, tmp_path: Path
     assert done.returncode == 0
     assert "slurmctld" in done.stderr
     assert "install yours" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "crates", "some", "others"),
+    [
+        ("docs/gpu.md", [], {"tests/project"}, {"tests/plan", "tests/kv"}),
+        (
+            "python/penstock_ops/plan/virtual.py",
+            [],
+            {"tests/plan", "tests/project"},
+            {"tests/kv", "tests/bench", "tests/engine"},
+        ),
+        ("tests/kv/test_new.py", [], {"tests/kv", "tests/project"}, {"tests/scheduler"}),
+        (
+            "crates/gateway/routing/src/lib.rs",
+            ["fleet", "gateway", "routing", "sim"],
+            {"tests/executor", "tests/grammar"},
+            set(),
+        ),
+    ],
+)
+def test_a_change_affects_the_rooms_that_use_what_it_touches(
+    repository: Path, file: str, crates: list[str], some: set[str], others: set[str]
+) -> None:
+    affected = runpy.run_path(str(repository / "scripts/affected.py"))
+    assert affected["rust_words"]([file]) == [f"penstock-{crate}" for crate in crates]
+    directories = set(affected["python_words"]([file]))
+    assert directories >= some
+    assert not directories & others
+
+
+def test_no_change_affects_everything(repository: Path) -> None:
+    affected = runpy.run_path(str(repository / "scripts/affected.py"))
+    assert set(affected["python_words"]([])) >= {"tests/plan", "tests/kv", "tests/project"}
+    assert "penstock-wire" in affected["rust_words"]([])
