@@ -1,4 +1,4 @@
-//! A routing decision with its reasons, and the errors.
+//! The result of a routing decision (a ranking of replicas with its reasons), and its errors.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,33 +8,34 @@ use crate::ReplicaId;
 /// A ranking of the candidates, best first, and the replicas that were filtered out.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
-    /// At least one.
+    /// Never empty.
     pub ranked: Vec<Ranked>,
-    /// Replicas that were filtered out, with the filter's name.
+    /// Replicas that a filter removed, each with that filter's name.
     pub removed: Vec<(ReplicaId, &'static str)>,
 }
 
-/// A candidate with its scores.
+/// A replica that passed the filters, with its scores.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ranked {
     pub replica: ReplicaId,
     pub address: Arc<str>,
-    /// Position in the view.
+    /// Index of the replica in the slice that was passed to [`crate::pick`].
     pub place: usize,
     /// Weighted sum of the scores.
     pub total: f32,
-    /// Name, score and weight of each scorer.
+    /// Name, score and weight of each scorer of the profile.
     pub parts: Vec<(&'static str, f32, f32)>,
 }
 
 impl Decision {
-    /// The winner.
+    /// The replica with the highest rank, which gets the request.
     pub fn first(&self) -> &Ranked {
         &self.ranked[0]
     }
 }
 
-/// One line: `10.0.0.1:8000 4.20 (queue 1.00 x 2, prefix 0.73 x 3)`.
+/// One line: address, total, and each scorer's score and weight, as in
+/// `10.0.0.1:8000 4.20 (queue 1.00 x 2, prefix 0.73 x 3)`.
 impl fmt::Display for Ranked {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{} {:.2} (", self.address, self.total)?;
@@ -46,7 +47,7 @@ impl fmt::Display for Ranked {
     }
 }
 
-/// The winner's line, and the number of candidates.
+/// The winner's line, the number of candidates, and the number of replicas filtered out.
 impl fmt::Display for Decision {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (of, removed) = (self.ranked.len(), self.removed.len());

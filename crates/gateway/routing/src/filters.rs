@@ -1,7 +1,8 @@
-//! Filters, which select the candidates.
+//! Filters, which decide which replicas are candidates for a request.
 //!
-//! Three are always on and mandatory: condition, tried replicas and the request's subset. A
-//! profile's filters are preferences: a filter that would leave no candidate is skipped.
+//! Three filters always apply: condition, replicas that already failed the request, and the
+//! request's subset. A profile's filters are preferences: one that would leave no candidate is
+//! skipped.
 
 use serde::Deserialize;
 
@@ -12,7 +13,7 @@ use crate::{Condition, Replica, Request};
 /// Names of the filters that a profile may have.
 pub const FILTERS: [&str; 4] = ["adapter-loaded", "kv-below", "label", "waiting-below"];
 
-/// A preference of a profile.
+/// A filter of a profile.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(tag = "name", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Filter {
@@ -20,7 +21,7 @@ pub enum Filter {
     WaitingBelow { limit: f32 },
     /// Keeps replicas whose share of KV blocks in use is below `limit`.
     KvBelow { limit: f32 },
-    /// Keeps replicas that have loaded the request's adapter.
+    /// Keeps replicas that have loaded the request's adapter; all if the request names none.
     AdapterLoaded,
     /// Keeps replicas with this label.
     Label { key: String, value: String },
@@ -54,7 +55,7 @@ impl Filter {
 }
 
 /// Whether a replica's condition allows this request. A warming replica accepts its share of the
-/// tickets.
+/// requests, chosen by their tickets.
 pub(crate) fn in_condition(request: &Request<'_>, replica: &Replica) -> bool {
     match replica.condition {
         Condition::Ready => true,

@@ -1,10 +1,11 @@
-//! Home replica of a key, by rendezvous hashing (Thaler and Ravishankar, 1998). When a replica
-//! joins or leaves, only the affected keys move. The home depends on the key and the replicas'
-//! addresses alone, so that independent gateways agree.
+//! Home replica of a key, by rendezvous hashing (Thaler and Ravishankar, 1998): each prompt or
+//! session has one. When a replica joins or leaves, only the keys that gain or lose it as their
+//! home move. The home depends on the key and the replicas' addresses alone, so that independent
+//! gateways agree.
 
 use crate::request::mix;
 
-/// Index of the home address of `key`; `None` without addresses.
+/// Position in `addresses` of the home of `key`; `None` without addresses.
 pub(crate) fn home<'a>(key: u64, addresses: impl Iterator<Item = &'a str>) -> Option<usize> {
     let weight = |address: &str| mix(key ^ mix(name(address)));
     let weighed = addresses.map(weight).enumerate();

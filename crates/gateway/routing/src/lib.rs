@@ -1,13 +1,13 @@
-//! Choice of a replica: [`pick`] takes a request and a view of the replicas and returns a ranking
-//! with its reasons. Pure and synchronous: no clock, no randomness of its own, no IO, no HTTP. Used
-//! by the proxy and the endpoint picker.
+//! Choice of a replica: [`pick`] takes a request and the replicas with their load, and returns a
+//! ranking with its reasons. Pure and synchronous: no clock, no randomness of its own, no IO, no
+//! HTTP. Used by the proxy and by Envoy's endpoint picker.
 //!
 //! ```text
 //!  replicas --filters--> candidates --scorers in [0, 1] x weights--> totals --picker--> ranking
 //! ```
 //!
-//! A [`Profile`] names filters, scorers with weights and the picker. Each filter and scorer is a
-//! small file.
+//! A [`Profile`] (the configuration of a pool's decisions) names filters, scorers with weights and
+//! the picker. Each scorer has a small file of its own.
 
 mod decision;
 mod filters;

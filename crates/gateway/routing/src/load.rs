@@ -1,21 +1,22 @@
-//! Sanitised load: NaN, infinite and negative metrics are replaced before scoring.
+//! Sanitised load: NaN, infinite and negative numbers in a replica's report are replaced before
+//! scoring.
 
 use crate::{Pace, Replica};
 
-/// Upper clamp for reported loads.
+/// Upper bound for every reported number.
 pub(crate) const MOST: f32 = 1e9;
 
 /// Load of a replica, finite and within bounds. NaN becomes the worst value: a replica with invalid
 /// metrics is chosen last.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Load {
-    /// As in [`Replica`], from 0 to 1e9.
+    /// In requests, as in [`Replica`]; from 0 to 1e9.
     pub waiting: f32,
     pub running: f32,
-    /// From 0 to 1.
+    /// Share of KV blocks in use, 0 to 1.
     pub kv_use: f32,
     pub backlog_tokens: f32,
-    /// Rates are from 1 to 1e9, seconds from 0 to 1e9.
+    /// Rates are from 1 to 1e9 tokens per second, durations from 0 to 1e9 seconds.
     pub pace: Pace,
 }
 
@@ -41,7 +42,7 @@ impl Load {
     }
 }
 
-/// Clamps to 0 to [`MOST`]; NaN becomes [`MOST`].
+/// Limits a value to the range from 0 to [`MOST`]; NaN becomes [`MOST`].
 pub(crate) fn amount(value: f32) -> f32 {
     if value.is_nan() {
         return MOST;

@@ -1,4 +1,4 @@
-//! The decision itself.
+//! [`pick`]: filters the replicas, scores the rest and ranks them.
 
 use crate::decision::{Decision, Ranked, Unroutable};
 use crate::filters::in_condition;
@@ -7,8 +7,8 @@ use crate::load::amount;
 use crate::scorers::Candidate;
 use crate::{Profile, Replica, ReplicaId, Request};
 
-/// Share of the unknown tokens assumed to be cached at their home replica if all other requests
-/// come from other gateways. Tuned by replay.
+/// Share of a prompt's unknown tokens that is assumed to be cached at its home replica when all of
+/// the replicas' load comes from other gateways; it shrinks with their share. Tuned by replay.
 const AT_HOME: f32 = 0.4;
 
 /// Ranks the replicas that can take `request`.
@@ -59,9 +59,9 @@ pub fn pick(
     })
 }
 
-/// Replicas that are healthy, in the subset and not tried. Fallbacks: if all healthy ones in the
-/// subset are ejected, the ejected ones; if all are warming and none accepts the ticket, all of
-/// them.
+/// Replicas that are healthy, in the request's subset and not tried yet. Two fallbacks: if all
+/// healthy replicas of the subset are ejected, it returns the ejected ones; if all are warming and
+/// none accepts the request's ticket, it returns all of them.
 fn allowed<'a>(
     request: &Request<'_>,
     replicas: &'a [Replica],
@@ -128,8 +128,8 @@ fn take_out<'a>(
     });
 }
 
-/// Counts a share of the prompt's unknown tokens as cached at their home replica, to which another
-/// gateway may have sent them.
+/// Counts a share of the prompt's unknown tokens as cached at the home replica of the prompt,
+/// because another gateway may have sent an equal prompt there.
 fn expect_at_home(request: &Request<'_>, candidates: &mut [Candidate<'_>]) {
     let Some(unknown) = request.unknown else {
         return;

@@ -1,10 +1,10 @@
-//! Pickers, which turn totals into a ranking.
+//! Pickers, which turn the candidates' total scores into a ranking.
 
 use serde::Deserialize;
 
 use crate::request::{draw, mix};
 
-/// Method of choosing the winner.
+/// How the ranking follows from the totals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Picker {
@@ -20,12 +20,12 @@ pub enum Picker {
 }
 
 impl Picker {
-    /// Positions in `totals`, best first. Totals are finite and not negative.
+    /// Indices into `totals`, best first. Totals must be finite and not negative.
     pub(crate) fn rank(self, totals: &[f32], ticket: u64) -> Vec<usize> {
         let lot = |place: usize| draw(ticket, place as u64);
         let key = |place: usize| match self {
             Self::MaxScore => totals[place],
-            // In logarithms, because the powers underflow to 0 for small totals.
+            // In logarithms, because the powers of A-Res underflow to 0 for small totals.
             Self::WeightedRandom => lot(place).max(1e-9).ln() / totals[place].max(1e-9),
             Self::Random => 0.0,
             Self::RoundRobin => {
@@ -45,7 +45,7 @@ impl Picker {
 mod tests {
     use super::*;
 
-    /// How often each of `totals` wins in a thousand tickets.
+    /// Number of wins of each candidate, in a thousand decisions with different tickets.
     fn wins(picker: Picker, totals: &[f32]) -> Vec<usize> {
         let mut won = vec![0; totals.len()];
         (0..1000).for_each(|ticket| won[picker.rank(totals, ticket)[0]] += 1);

@@ -1,4 +1,4 @@
-//! Profiles: filters, scorers and picker of a pool's decisions.
+//! Profiles: the filters, scorers and picker that decide for a pool of replicas.
 
 use serde::Deserialize;
 
@@ -7,10 +7,10 @@ use crate::filters::Filter;
 use crate::picker::Picker;
 use crate::scorers::{SCORERS, Score, scorer};
 
-/// Upper bound of a target: one hour.
+/// Upper bound of a latency target in milliseconds: one hour.
 const MOST_MS: f32 = 3_600_000.0;
 
-/// A profile in the configuration.
+/// A profile as written in the configuration.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ProfileSpec {
@@ -20,7 +20,7 @@ pub struct ProfileSpec {
     pub slo: SloSpec,
 }
 
-/// Default targets in milliseconds, for requests without their own.
+/// Default latency targets in milliseconds, for requests that state none.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SloSpec {
@@ -43,7 +43,7 @@ impl SloSpec {
     }
 }
 
-/// A scorer by its name, one of [`SCORERS`].
+/// A scorer by its name, one of [`SCORERS`], and its weight in the total.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScorerSpec {
@@ -111,7 +111,7 @@ impl Profile {
         })
     }
 
-    /// Whether a scorer uses cached prefixes, which must then be looked up.
+    /// Whether a scorer with a weight above 0 uses cached prefixes, which must then be looked up.
     pub fn needs_prefixes(&self) -> bool {
         let mut used = self.scorers.iter().filter(|(_, weight)| *weight > 0.0);
         used.any(|(scorer, _)| scorer.needs_prefixes())

@@ -1,4 +1,4 @@
-//! The routing view of replicas.
+//! What routing knows of a replica.
 
 use std::sync::Arc;
 
@@ -6,14 +6,14 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReplicaId(pub u32);
 
-/// Eligibility of a replica for requests.
+/// Whether a replica may get requests.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Condition {
     #[default]
     Ready,
     /// Slow start: it accepts this share (0 to 1) of the requests that it would win.
     Warming(f32),
-    /// It finishes its requests and takes no new ones.
+    /// It finishes the requests it has and takes no new ones.
     Draining,
     /// Its circuit breaker is open, or it was ejected as an outlier.
     Ejected,
@@ -22,12 +22,12 @@ pub enum Condition {
 }
 
 impl Condition {
-    /// Whether it takes requests.
+    /// Whether it takes requests without restriction or during its slow start.
     pub fn takes_requests(self) -> bool {
         matches!(self, Self::Ready | Self::Warming(_))
     }
 
-    /// Whether it takes requests, where `others` tells whether any eligible replica does. If none
+    /// Whether it takes requests, given whether any eligible replica takes them (`others`). If none
     /// does, ejected replicas are tried as a last resort: otherwise a request that makes replicas
     /// fail would block the pool for all clients.
     pub fn takes_beside(self, others: bool) -> bool {
@@ -40,14 +40,14 @@ impl Condition {
 pub struct Pace {
     /// Prefill rate in tokens per second.
     pub prefill_tokens_per_s: f32,
-    /// Seconds of a decode step with one sequence.
+    /// Duration in seconds of a decode step with one sequence.
     pub decode_s: f32,
     /// Seconds that each further sequence adds to a decode step.
     pub decode_s_per_sequence: f32,
 }
 
 impl Default for Pace {
-    /// Initial values, equal for all replicas: only ratios matter.
+    /// Initial values, equal for all replicas: only the ratios between replicas matter.
     fn default() -> Self {
         Self {
             prefill_tokens_per_s: 5_000.0,
@@ -57,40 +57,41 @@ impl Default for Pace {
     }
 }
 
-/// Number of cache tiers behind a replica's KV pool.
+/// Number of cache tiers behind a replica's KV pool: RAM, disk, shared storage.
 pub const TIERS: usize = 3;
-/// Default value of a token in RAM, on disk or in shared storage if load times are not reported:
-/// means of data sheet values for models on accelerators (docs/internals/gateway-measured.md).
+/// Default value of a cached token in RAM, on disk or in shared storage, relative to 1 in the KV
+/// pool, for replicas that do not report load times: means of data sheet values for models on
+/// accelerators (docs/internals/gateway-measured.md).
 const UNREPORTED: [f32; TIERS] = [0.9, 0.45, 0.2];
 
-/// A replica with its current load: the last report plus the requests sent since.
+/// A replica with its current load: its last report plus the requests that this gateway sent since.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Replica {
     pub id: ReplicaId,
     /// `host:port`.
     pub address: Arc<str>,
     pub condition: Condition,
-    /// Requests waiting.
+    /// Number of requests that wait for their prefill.
     pub waiting: f32,
-    /// Requests running.
+    /// Number of requests that the engine computes.
     pub running: f32,
-    /// KV blocks in use, 0 to 1.
+    /// Share of KV blocks in use, 0 to 1.
     pub kv_use: f32,
-    /// Prompt tokens queued ahead of a new request.
+    /// Prompt tokens that the replica computes before those of a new request.
     pub backlog_tokens: f32,
     pub pace: Pace,
-    /// Loaded adapters.
+    /// Names of the loaded adapters.
     pub adapters: Arc<[Arc<str>]>,
-    /// Maximum number of loaded adapters; 0: unknown, or none.
+    /// Maximum number of adapters loaded at the same time; 0: unknown, or no adapters.
     pub max_adapters: u32,
-    /// Seconds to load one token of KV from RAM, disk, shared storage; `None`: unknown.
+    /// Seconds to load one token's KV from RAM, disk, shared storage; `None`: unknown.
     pub load_s: [Option<f32>; TIERS],
     pub labels: Arc<[(Arc<str>, Arc<str>)]>,
 }
 
 impl Replica {
-    /// Value of a cached token by tier, pool first: the share of its compute time that a load
-    /// saves.
+    /// Value of a cached token in the KV pool and in each tier behind it: the share of its compute
+    /// time that is saved by loading it, 1 in the pool.
     pub fn worth(&self) -> [f32; 1 + TIERS] {
         let mut worth = [1.0; 1 + TIERS];
         let tiers = worth[1..].iter_mut().zip(self.load_s).zip(UNREPORTED);
@@ -131,7 +132,7 @@ mod tests {
         replica.pace.prefill_tokens_per_s = 1_000.0;
         replica.load_s = [Some(0.000_25), None, Some(0.002)];
         assert_eq!(replica.worth(), [1.0, 0.75, 0.45, 0.0]);
-        // a faster replica saves less
+        // at a replica that prefills faster, a load saves less
         replica.pace.prefill_tokens_per_s = 2_000.0;
         assert_eq!(replica.worth()[1], 0.5);
     }

@@ -1,4 +1,4 @@
-//! The routing view of requests.
+//! What routing knows of a request.
 
 use crate::ReplicaId;
 use crate::load::amount;
@@ -8,14 +8,14 @@ use crate::load::amount;
 pub struct Request<'a> {
     /// Prompt length in tokens; an estimate without a tokenizer.
     pub prompt_tokens: f32,
-    /// Estimated cached tokens of the prompt, in the order of the replicas; missing entries are 0.
+    /// Estimated number of the prompt's tokens cached at each replica, in the order of the replicas
+    /// passed to [`crate::pick`]; missing entries are 0.
     pub cached_tokens: &'a [f32],
-    /// State of each replica's prefix cache, in the order of the replicas; missing entries are
-    /// empty.
+    /// State of each replica's prefix cache, in the same order; missing entries are empty caches.
     pub caches: &'a [CacheState],
-    /// The part of the prompt cached on no replica; `None` if it is empty or has no key.
+    /// The end of the prompt that no replica has cached; `None` if it is empty or has no key.
     pub unknown: Option<Unknown>,
-    /// Above 0: critical; below 0: sheddable.
+    /// Priority. Above 0: critical; below 0: sheddable.
     pub priority: i32,
     /// Latency targets, if any.
     pub slo: Slo,
@@ -23,11 +23,11 @@ pub struct Request<'a> {
     pub session: Option<u64>,
     /// Requested adapter.
     pub adapter: Option<&'a str>,
-    /// Replicas that have failed this request.
+    /// Replicas that have already failed this request.
     pub tried: &'a [ReplicaId],
     /// The only eligible replicas; `None`: all.
     pub subset: Option<&'a [ReplicaId]>,
-    /// Number of the request: the seed of random choices and of round robin.
+    /// Number that differs for each request: the seed of random choices and of round robin.
     pub ticket: u64,
 }
 
@@ -39,7 +39,7 @@ pub struct Slo {
 }
 
 impl Slo {
-    /// These targets, or `other` if there are none.
+    /// These targets, or those of `other` if this request has none.
     pub(crate) fn or(self, other: Self) -> Self {
         match self == Self::default() {
             true => other,
@@ -51,35 +51,37 @@ impl Slo {
 /// Estimated state of a replica's prefix cache.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct CacheState {
-    /// Used share of its capacity, 0 to 1.
+    /// Share of the cache's capacity that is used, 0 to 1.
     pub fill: f32,
     /// Share of evicted blocks that are requested again, 0 to 1.
     pub regret: f32,
 }
 
-/// Expected recomputed tokens per token that enters a cache, at full fill; spreads prompts over the
-/// caches before one is full. Tuned by replay.
+/// Tokens that other prompts must recompute, expected for each token that enters a full cache.
+/// Because of this term, prompts spread over the replicas' caches before one is full. Tuned by
+/// replay.
 const FILL: f32 = 0.5;
 
 impl CacheState {
-    /// Expected recomputed tokens of other prompts per computed token.
+    /// Tokens that other prompts must recompute, expected for each token that this prompt adds to
+    /// the cache.
     pub(crate) fn pressure(self) -> f32 {
         let share = |value: f32| amount(value).min(1.0);
         share(self.regret) + FILL * share(self.fill)
     }
 }
 
-/// The part of a prompt after the longest prefix estimated to be cached on a replica.
+/// The end of a prompt, after the longest prefix that some replica is estimated to have cached.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Unknown {
-    /// Key of its start; equal prompts have equal keys at all gateways.
+    /// Key of the first of these tokens, equal for equal prompts at all gateways.
     pub key: u64,
     pub tokens: f32,
-    /// Share of the replicas' requests sent by other gateways, 0 to 1.
+    /// Share of the replicas' requests that other gateways sent, 0 to 1.
     pub others: f32,
 }
 
-/// Pseudo-random number in [0, 1) from a ticket and a salt (`SplitMix64` of their sum).
+/// Pseudo-random number in [0, 1), determined by a ticket and a salt.
 pub(crate) fn draw(ticket: u64, salt: u64) -> f32 {
     (mix(ticket.wrapping_add(mix(salt))) >> 40) as f32 / (1u64 << 24) as f32
 }

@@ -1,5 +1,6 @@
-//! `adapter`: 1 if the adapter is loaded, 0.8 if there is room for it, else 0. Loading an adapter
-//! takes longer than queueing for a loaded one.
+//! `adapter`: scores 1 if the request's adapter is loaded, 0.8 if there is room to load it, else 0.
+//! The difference is large because loading an adapter takes longer than waiting at a replica that
+//! has it.
 
 use super::{Candidate, Score};
 use crate::Request;
@@ -14,7 +15,7 @@ impl Score for Adapter {
         "adapter"
     }
 
-    /// 1 for all without an adapter.
+    /// All candidates score 1 if the request has no adapter.
     fn score(&self, request: &Request<'_>, candidates: &[Candidate<'_>]) -> Vec<f32> {
         let score = |one: &Candidate<'_>| {
             let loaded = &one.replica.adapters;

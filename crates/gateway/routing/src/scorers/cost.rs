@@ -1,4 +1,5 @@
-//! `cost`: the seconds that the request costs there, to itself and to others; the least over each.
+//! `cost`: the seconds that the request would cost at a replica, to itself and to other requests. A
+//! candidate's score is the lowest cost divided by its own.
 //!
 //! Queues, cached prefixes, running sequences and KV use meet in one unit, so no weights decide
 //! between them:
@@ -18,12 +19,12 @@ use super::predicted::{prefill, tpot};
 use super::{Candidate, Score, least_over_each};
 use crate::Request;
 
-/// Share of a prompt's compute time by which later requests are delayed.
+/// Delay of later requests, as a share of the prompt's compute time.
 const NEXT: f32 = 0.5;
-/// Share of it by which each running sequence is delayed.
+/// Delay of each running sequence, as a share of the prompt's compute time.
 const BESIDE: f32 = 0.05;
-/// Number of decode steps that are counted; less than a full response, since the load changes
-/// meanwhile.
+/// Number of the response's decode steps that are counted; fewer than a full response has, because
+/// the load changes while it runs.
 const STEPS: f32 = 20.0;
 
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! `kv-use`: the share of free KV blocks.
+//! `kv-use`: scores a replica by the share of its KV blocks that are free.
 
 use super::{Candidate, Score};
 use crate::Request;

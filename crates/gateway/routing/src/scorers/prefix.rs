@@ -1,4 +1,4 @@
-//! `prefix`: the share of the prompt that is cached on the replica.
+//! `prefix`: scores a replica by the share of the prompt that it has cached.
 
 use super::{Candidate, Score};
 use crate::Request;

@@ -1,4 +1,4 @@
-//! `session`: session affinity; 1 for the session's home replica.
+//! `session`: session affinity; the home replica of the request's session scores 1, others 0.
 
 use super::{Candidate, Score};
 use crate::Request;
@@ -12,7 +12,7 @@ impl Score for Session {
         "session"
     }
 
-    /// 0 for all without a session.
+    /// All candidates score 0 if the request has no session.
     fn score(&self, request: &Request<'_>, candidates: &[Candidate<'_>]) -> Vec<f32> {
         let Some(session) = request.session else {
             return vec![0.0; candidates.len()];

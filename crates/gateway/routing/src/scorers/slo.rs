@@ -1,4 +1,4 @@
-//! `slo`: headroom to the latency targets of the request, or of the profile.
+//! `slo`: headroom below the latency targets of the request, or of the profile if it has none.
 //!
 //! Headroom is 1 - predicted / target; the smaller one of TTFT and TPOT counts. A replica that
 //! meets both targets scores 0.5 plus half its headroom; otherwise it scores half of target /
@@ -11,7 +11,7 @@ use crate::{Request, Slo};
 
 #[derive(Debug)]
 pub(crate) struct Headroom {
-    /// Default targets.
+    /// Default targets, for requests without their own.
     pub(crate) usual: Slo,
 }
 
@@ -41,7 +41,8 @@ impl Score for Headroom {
     }
 }
 
-/// Predicted time over target; 0, that is met, if the target is not positive.
+/// Predicted time divided by the target: above 1 it is missed. A target that is not positive counts
+/// as met (0).
 fn over(predicted: f32, target: f32) -> f32 {
     match target > 0.0 {
         true => (predicted / target).max(0.0),
@@ -54,8 +55,8 @@ mod tests {
     use super::*;
     use crate::{Pace, Replica, ReplicaId};
 
-    /// Scores of replicas with these backlogs and running sequences, at 1,000 tokens/s and 10 ms
-    /// and 1 ms for each other sequence.
+    /// Scores of replicas with these (backlog tokens, running sequences). They prefill 1,000
+    /// tokens/s; a decode step takes 10 ms plus 1 ms for each further sequence.
     fn scores(replicas: &[(f32, f32)], slo: Slo, usual: Slo) -> Vec<f32> {
         let replica = |(id, (backlog, running)): (u32, &(f32, f32))| Replica {
             backlog_tokens: *backlog,

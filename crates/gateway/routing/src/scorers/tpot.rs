@@ -1,4 +1,5 @@
-//! `tpot`: predicted time per output token; the shortest divided by each.
+//! `tpot`: predicted time per output token (TPOT); a score is the shortest time divided by a
+//! candidate's.
 
 use super::predicted::tpot;
 use super::{Candidate, Score, least_over_each};

@@ -1,4 +1,4 @@
-//! `ttft`: predicted time to first token; the shortest divided by each.
+//! `ttft`: predicted time to first token; a score is the shortest time divided by a candidate's.
 
 use super::predicted::ttft;
 use super::{Candidate, Score, least_over_each};
