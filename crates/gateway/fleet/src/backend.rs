@@ -1,4 +1,4 @@
-//! Backends in the configuration, and the sources of their list.
+//! Backends (the servers that the configuration names), and the sources of their list.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,8 +13,8 @@ use url::Url;
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Backend {
-    /// `http://host:port`, `https` too. A path is a prefix of all endpoints; a trailing `/v1`,
-    /// which clients' base URLs have, is ignored.
+    /// `http://host:port` or `https://host:port`. A path is put before the path of each request; a
+    /// trailing `/v1`, which clients' base URLs have, is ignored.
     pub url: String,
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
@@ -37,29 +37,29 @@ pub enum Source {
     Static(Vec<Backend>),
     /// A JSON array of backends, or one URL per line; reloaded when it changes.
     File(PathBuf),
-    /// Addresses (A, AAAA) of a host name, looked up periodically.
+    /// Addresses (A and AAAA records) of a host name, looked up periodically.
     Dns {
         name: String,
         port: u16,
     },
-    /// Ready pods, found by a watch.
+    /// Pods that are ready, found by a watch.
     Kubernetes(Box<Pods>),
 }
 
-/// Pods of a Kubernetes namespace.
+/// Which pods of a Kubernetes namespace are backends.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pods {
     pub cluster: Cluster,
     pub namespace: String,
-    /// InferencePool whose selector and target ports choose the pods and their ports.
+    /// Name of an InferencePool: its selector chooses the pods, its target ports their ports.
     #[serde(default)]
     pub inference_pool: Option<String>,
     /// A label selector such as `app=llama,tier in (a,b)`. With an InferencePool, pods must match
     /// both.
     #[serde(default)]
     pub selector: Option<String>,
-    /// Overrides the InferencePool's ports.
+    /// Ports of the backends, in place of the InferencePool's.
     #[serde(default)]
     pub ports: Vec<u16>,
 }
@@ -121,7 +121,7 @@ impl Target {
     }
 }
 
-/// Validates all backends; duplicate URLs are dropped, the first one is kept.
+/// Validates all backends. Of backends with equal URLs, only the first one is kept.
 ///
 /// # Errors
 /// [`BackendError`] of the first invalid backend.

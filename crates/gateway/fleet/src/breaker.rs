@@ -1,4 +1,4 @@
-//! The circuit breaker of a replica. Pure.
+//! The circuit breaker of a replica: repeated failures stop requests to it for a while. Pure.
 //!
 //! ```text
 //!  closed --failures in a row--> open --time--> half-open --trial served--> closed
@@ -20,7 +20,7 @@ enum State {
 #[derive(Debug)]
 pub(crate) struct Breaker {
     state: State,
-    /// Number of openings since it was last closed.
+    /// Number of times that it opened since it was last closed; each doubles the next waiting time.
     openings: u32,
 }
 
@@ -63,15 +63,15 @@ impl Breaker {
         }
     }
 
-    /// The trial ended without a verdict; another one may be sent.
+    /// The trial ended without a verdict, so another one may be sent.
     pub(crate) fn trial_void(&mut self) {
         if let State::HalfOpen { trial } = &mut self.state {
             *trial = false;
         }
     }
 
-    /// Records a success. Requests other than the trial count only while the breaker is closed, as
-    /// they were sent before it opened.
+    /// Records a success. Requests other than the trial count only while the breaker is closed:
+    /// otherwise they were sent before it opened.
     pub(crate) fn served(&mut self, trial: bool) {
         match &mut self.state {
             State::Closed { failures } => *failures = 0,

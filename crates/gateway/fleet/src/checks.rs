@@ -1,7 +1,7 @@
-//! Health of a replica from its health checks. Pure.
+//! Health of a replica, derived from its health checks. Pure.
 
-/// Health check paths, in the order in which they are tried. Penstock serves the first and answers
-/// 503 on it while draining.
+/// Health check paths, in the order in which they are tried. Penstock serves the first path and
+/// answers 503 on it while draining.
 pub(crate) const PATHS: [&str; 3] = ["/ready", "/health", "/v1/models"];
 
 /// The result of one check.
@@ -14,7 +14,7 @@ pub(crate) enum Check {
     Failed(String),
 }
 
-/// Health concluded from several checks.
+/// Health, derived from several checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Health {
     /// No check has completed.
@@ -33,8 +33,8 @@ pub(crate) struct Checks {
 }
 
 impl Checks {
-    /// Records a check. A replica that was never healthy becomes unhealthy at the first failure,
-    /// any other after `limit` consecutive failures.
+    /// Records a check. A replica without any check before becomes unhealthy at the first failure,
+    /// any other one after `limit` consecutive failures.
     pub(crate) fn saw(&mut self, check: &Check, limit: u32) {
         self.failed = match check {
             Check::Failed(_) => self.failed.saturating_add(1),
@@ -51,8 +51,9 @@ impl Checks {
     }
 }
 
-/// Result of a check by its status; `None`: the server lacks this path, so the next path is tried.
-/// Some servers require a key for unknown paths, and a redirect leads elsewhere.
+/// Result of a check by its HTTP status. `None`: the server lacks this path, so the next path is
+/// tried. 3xx and 4xx count as lacking, because some servers require a key for unknown paths, and a
+/// redirect leads elsewhere.
 pub(crate) fn verdict(status: u16) -> Option<Check> {
     match status {
         200..=299 => Some(Check::Healthy),
@@ -61,8 +62,8 @@ pub(crate) fn verdict(status: u16) -> Option<Check> {
     }
 }
 
-/// Result if no path exists, from all statuses: a model server has one of the paths, at least
-/// behind a key (401, 403).
+/// Result of a check when every path gave `None`, derived from all their statuses: 401 and 403
+/// count as healthy, because a model server has one of the paths, possibly behind a key.
 pub(crate) fn verdict_of_none(statuses: &[u16]) -> Check {
     match statuses.iter().any(|status| matches!(status, 401 | 403)) {
         true => Check::Healthy,

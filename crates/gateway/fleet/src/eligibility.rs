@@ -11,34 +11,34 @@ use crate::checks::{Check, Checks, Health};
 use crate::outcome::Outcome;
 use crate::outliers::Tally;
 
-/// Initial share of requests in a slow start.
+/// Share of requests at the start of a slow start; it rises from there to 1.
 const LEAST_SHARE: f64 = 0.1;
-/// How long a replica that refused a request is limited to [`LEAST_SHARE`]. A replica that refuses
-/// has few requests in flight and would otherwise attract all new ones.
+/// How long a replica that refused a request is limited to [`LEAST_SHARE`]. It has few requests in
+/// flight, so it would otherwise attract all new ones.
 pub(crate) const FULL: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub(crate) struct Standing {
     checks: Checks,
     breaker: Breaker,
-    /// No longer listed by its source.
+    /// The list of backends no longer contains it.
     pub gone: bool,
-    /// Results since the last outlier comparison.
+    /// Successes and failures since the last outlier comparison.
     pub tally: Tally,
     ejected_until: Option<Duration>,
-    /// Consecutive ejections.
+    /// Number of consecutive ejections; each lengthens the next.
     ejections: u32,
-    /// End of the limit after a refusal.
+    /// When the limit to [`LEAST_SHARE`] after a refusal ends.
     full_until: Option<Duration>,
-    /// The replica was available at the last evaluation.
+    /// Whether the replica was available at the last evaluation.
     available: bool,
-    /// Start of its slow start.
+    /// When its slow start began; `None` outside a slow start.
     warming: Option<Duration>,
-    /// The next start is a slow start.
+    /// Whether it begins with a slow start the next time it becomes available.
     cold: bool,
 }
 
-/// Result of an evaluation.
+/// Result of an evaluation of [`Standing`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Now {
     pub condition: Condition,
@@ -97,13 +97,13 @@ impl Standing {
         self.breaker.trial_began();
     }
 
-    /// Reports success to the circuit breaker only: a trial's first token closes it, since a stream
-    /// may last for hours.
+    /// Reports a success to the circuit breaker only. The first token of a trial closes the
+    /// breaker, since the whole stream may last for hours.
     pub(crate) fn served(&mut self, trial: bool) {
         self.breaker.served(trial);
     }
 
-    /// Records the result of an outlier comparison.
+    /// Records the result of an outlier comparison, which ejects the replica if it is an outlier.
     pub(crate) fn compared(&mut self, outlier: bool, now: Duration, settings: &Settings) {
         self.tally = Tally::default();
         if outlier {
@@ -142,7 +142,7 @@ impl Standing {
         Now { condition, trial }
     }
 
-    /// `Ready`, or the reduced share of a slow start or of a replica that refused a request.
+    /// `Ready`, or a reduced share during a slow start or after the replica refused a request.
     fn share(&mut self, now: Duration, settings: &Settings) -> Condition {
         let condition = self.warming(now, settings);
         match self.full_until.filter(|until| now < *until) {
@@ -253,7 +253,7 @@ mod tests {
             assert_eq!(rig.at(s(0)), Condition::Ready);
             (0..50).for_each(|_| rig.end(outcome, false, s(0)));
         }
-        // full: few requests, so that it does not win all of them by refusing
+        // limited after the refusal: having few requests, it would otherwise win all new ones
         assert_eq!(rig.at(s(0)), Condition::Warming(0.1));
         assert_eq!(rig.at(s(1)), Condition::Ready);
         assert_eq!(rig.standing.tally, Tally::default());

@@ -1,4 +1,4 @@
-//! Small requests to replicas, bounded in time and size.
+//! Small requests from the gateway itself to replicas, bounded in time and size.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use axum::http::Request;
 use http_body_util::{BodyExt, Limited};
 use penstock_http::{Client, ClientError};
 
-/// Status and body of a response.
+/// HTTP status and body of a response.
 pub(crate) type Answer = (u16, Vec<u8>);
 
 /// Why a request got no response.
@@ -15,7 +15,7 @@ pub(crate) type Answer = (u16, Vec<u8>);
 pub(crate) struct NoAnswer {
     /// For the log.
     pub reason: String,
-    /// Connection refused.
+    /// Whether the connection was refused.
     pub refused: bool,
 }
 
@@ -37,7 +37,7 @@ impl From<ClientError> for NoAnswer {
     }
 }
 
-/// `GET`s a page of at most `max_bytes`, within `patience` in total.
+/// `GET`s a page of at most `max_bytes` bytes, within `patience` in total.
 ///
 /// # Errors
 /// [`NoAnswer`]

@@ -1,4 +1,4 @@
-//! The fleet handle: creates views and starts requests.
+//! The handle of a fleet, the replicas of one pool: creates views and starts requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,7 +34,7 @@ pub struct Fleet {
     tasks: Option<Arc<Tasks>>,
 }
 
-/// The supervising task, and the list of backends that it follows.
+/// Handle of the supervising task, and the list of backends that it follows.
 #[derive(Debug)]
 struct Tasks {
     task: AbortHandle,
@@ -47,7 +47,7 @@ impl Drop for Tasks {
     }
 }
 
-/// A validated new source of a fleet, not yet in use.
+/// A new source of backends for a fleet, read and validated, but not yet in use.
 #[derive(Debug)]
 pub struct NextSource(List);
 
@@ -84,7 +84,7 @@ impl Fleet {
         &self.shared
     }
 
-    /// Validates another source and reads it as [`Fleet::start`] does.
+    /// Validates another source of backends and reads it as [`Fleet::start`] does.
     ///
     /// # Errors
     /// [`SourceError`]: the initial list is invalid.
@@ -96,28 +96,28 @@ impl Fleet {
         follow(source, Duration::from_secs_f64(period)).map(NextSource)
     }
 
-    /// Switches to another source. Replicas in both lists keep their state; those missing from the
-    /// new list drain as soon as one of the new list takes requests.
+    /// Switches to another source of backends. Replicas in both lists keep their state. Replicas
+    /// missing from the new list drain as soon as one from the new list takes requests.
     pub fn follow(&self, next: NextSource) {
         if let Some(tasks) = &self.tasks {
             tasks.list.send_replace(next.0);
         }
     }
 
-    /// A view of the current replicas. Lock-free.
+    /// The replicas with their load at this moment. Lock-free.
     pub fn view(&self) -> View {
         let shared = &self.shared;
         let usual = shared.usual_tokens();
         View::new(shared.snapshot(), shared.now(), shared.stale(), usual)
     }
 
-    /// Share of the replicas' requests sent by other gateways, 0 to 1; 1 until a report has shown
-    /// any request.
+    /// Share of the replicas' requests that other gateways sent, 0 to 1. It is 1 until a replica
+    /// has reported a request.
     pub fn others(&self) -> f32 {
         self.shared.others()
     }
 
-    /// Reserves capacity for a request before it is sent: `uncached_tokens` are to be computed,
+    /// Reserves capacity at a replica before a request is sent: `uncached_tokens` must be computed,
     /// `prompt_tokens` occupy KV. A reservation for a removed replica has no effect.
     pub fn begin(&self, id: ReplicaId, uncached_tokens: f32, prompt_tokens: f32) -> InFlight {
         let shared = &self.shared;
@@ -135,7 +135,7 @@ impl Fleet {
     }
 
     /// Waits up to `patience` until each replica has had a health check and a query of its models.
-    /// Returns whether one takes requests.
+    /// Returns whether at least one takes requests.
     pub async fn ready(&self, patience: Duration) -> bool {
         let all_checked = async {
             loop {

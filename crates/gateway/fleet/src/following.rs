@@ -1,5 +1,5 @@
-//! Follows the load stream that a replica advertises in its metrics. While lines arrive they are
-//! its load; the metrics are then scraped only for other values.
+//! Follows the stream of load lines that a replica advertises in its metrics. While lines arrive,
+//! they are the replica's load; its metrics page is then scraped only for other values.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use crate::polling::Poller;
 use crate::push::Push;
 use crate::pushed::{Line, Lines};
 
-/// First and maximum backoff between connection attempts; it doubles each time. A stream that
-/// lasted longer than the maximum resets it.
+/// Initial and maximum pause between connection attempts; it doubles after each attempt. A stream
+/// that lasted longer than the maximum resets it.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const MAX_PAUSE: Duration = Duration::from_secs(5);
-/// Minimum time-out of a silent stream: an idle stream sends a line every half second.
+/// Minimum timeout for a silent stream. An idle replica still sends a line every half second.
 const LEAST_SILENCE: Duration = Duration::from_secs(1);
 
 impl Poller {
@@ -62,8 +62,8 @@ impl Poller {
             if let Some(line) = lines.take(&data)? {
                 let report = self.saw_line(line, last, push);
                 last = Some(line);
-                // sampled at the poll interval: with one sample per step, a busy second would
-                // outweigh a minute
+                // sampled at the poll interval: with a sample for each step, a busy second would
+                // outweigh an idle minute
                 if sampled.elapsed() >= period {
                     self.shared.count_others(&report);
                     sampled = Instant::now();
@@ -86,8 +86,8 @@ impl Poller {
         }
     }
 
-    /// Publishes the line as the replica's load. A repeated line is a keep-alive: it keeps the
-    /// in-flight counts taken with the first such line.
+    /// Publishes the line as the replica's load. A line equal to the previous one is a keep-alive:
+    /// the counts of own requests in flight stay those taken with the first such line.
     fn saw_line(&self, line: Line, last: Option<Line>, push: &Push) -> Arc<Polled> {
         let live = &self.member.live;
         let before = self.member.pushed.load();

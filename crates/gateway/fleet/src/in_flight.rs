@@ -1,4 +1,4 @@
-//! A request in flight at a replica.
+//! A request in flight at a replica, from its reservation to its outcome.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,23 +12,23 @@ use crate::prompts::Prompt;
 use crate::shared::Shared;
 use crate::snapshot::Entry;
 
-/// Minimum number of tokens for a measurement of the time per token.
+/// Minimum number of output tokens from which the time per token is measured.
 const ENOUGH_TOKENS: u32 = 8;
 
-/// A reservation: the request counts in every view until it ends. A drop without `end` counts as
-/// [`Outcome::ClientGone`].
+/// A reservation: the request counts in every view of the fleet until it ends. A drop without a
+/// call of `end` counts as [`Outcome::ClientGone`].
 #[derive(Debug)]
 pub struct InFlight {
     shared: Arc<Shared>,
     member: Arc<Member>,
     id: ReplicaId,
-    /// Tokens queued at the replica ahead of this request.
+    /// Tokens that the replica had to compute before this request's, when it was sent.
     backlog: f32,
-    /// The prompt to compute.
+    /// The prompt's uncached tokens, which the replica must compute.
     prompt: Arc<Prompt>,
     prompt_tokens: u64,
     epoch: u32,
-    /// The trial of a half-open circuit breaker.
+    /// Whether it is the trial of a half-open circuit breaker.
     trial: bool,
     began: Duration,
     first: Option<First>,
@@ -36,7 +36,7 @@ pub struct InFlight {
     ended: bool,
 }
 
-/// An ended request whose failure may be the replica's fault. A drop absolves the replica.
+/// A failed request whose failure may be the replica's fault. A drop absolves the replica.
 #[derive(Debug)]
 pub struct Blame {
     shared: Arc<Shared>,
@@ -54,7 +54,7 @@ impl Blame {
     }
 }
 
-/// Time of the first token, and the number of sequences at that time.
+/// Time of the first token, and the number of running sequences at that time.
 #[derive(Debug, Clone, Copy)]
 struct First {
     at: Duration,
@@ -99,7 +99,7 @@ impl InFlight {
     }
 
     /// Records the first output token, which ends the prefill. Only the first call has an effect.
-    /// Not for a response in one piece, whose first byte comes with its last token.
+    /// Do not call it for a response in one piece, whose first byte comes with its last token.
     pub fn first_token(&mut self) {
         if self.first.is_some() {
             return;
@@ -119,7 +119,7 @@ impl InFlight {
         });
     }
 
-    /// Counts output tokens, including the first.
+    /// Adds `count` output tokens; the first token is one of them.
     pub fn tokens(&mut self, count: u32) {
         self.tokens = self.tokens.saturating_add(count);
     }
@@ -129,7 +129,8 @@ impl InFlight {
         self.finish(outcome);
     }
 
-    /// Ends the request with the blame still open. It releases its reservation and its trial.
+    /// Ends the request and leaves open whether its failure was the replica's fault. Releases its
+    /// reservation and its trial.
     pub fn end_unclear(mut self) -> Blame {
         self.finish(Outcome::Unclear);
         Blame {
@@ -167,7 +168,8 @@ impl InFlight {
         }
     }
 
-    /// Number of sequences, and seconds per token.
+    /// Mean number of running sequences during this request's decode, and seconds per output token;
+    /// `None` after too few tokens.
     fn decode(&self) -> Option<(f32, f32)> {
         let first = self.first?;
         if self.tokens < ENOUGH_TOKENS {
@@ -178,7 +180,7 @@ impl InFlight {
         Some((sequences, seconds / (self.tokens - 1) as f32))
     }
 
-    /// Sequences that the replica is computing, including this one.
+    /// Number of sequences that the replica is computing, including this one.
     fn sequences(&self) -> f32 {
         let snapshot = self.shared.snapshot();
         let entry = snapshot.entry(self.id);

@@ -1,5 +1,5 @@
-//! The replicas of a gateway: discovery, eligibility, load and throughput. [`Fleet::view`] is the
-//! input of `penstock_routing::pick`.
+//! The replicas of a gateway: discovery, eligibility, load and throughput. [`Fleet::view`] gives
+//! `penstock_routing::pick` its replicas.
 //!
 //! ```text
 //!  source -> members -> health checks, metrics, models --> snapshot --+

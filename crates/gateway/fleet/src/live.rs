@@ -11,25 +11,26 @@ pub(crate) struct Live {
     in_flight: AtomicU32,
     /// Requests in flight without a first token.
     prefilling: AtomicU32,
-    /// Uncached tokens of the requests without a first token.
+    /// Uncached prompt tokens of the requests without a first token.
     backlog: AtomicU64,
-    /// Prompt tokens of all requests begun.
+    /// Prompt tokens of all requests that began since the fleet started.
     begun: AtomicU64,
-    /// Prompt tokens of requests that began and ended in the same poll period.
+    /// Prompt tokens of all requests that began and ended between the same two polls, so that no
+    /// report shows them.
     ended: AtomicU64,
-    /// Number of the poll period.
+    /// Number of the current poll period (the time between two polls).
     epoch: AtomicU32,
-    /// A [`Condition`], packed.
+    /// A [`Condition`], packed into 64 bits.
     condition: AtomicU64,
     /// The next request is the trial of a half-open circuit breaker.
     trial: AtomicBool,
-    /// Requests in flight when the replica last refused one, and the expiry of that observation in
-    /// nanoseconds since the fleet started.
+    /// Number of requests in flight when the replica last refused one, and until when that counts,
+    /// in nanoseconds since the fleet started.
     full_with: AtomicU32,
     full_until: AtomicU64,
 }
 
-/// The counters, read once.
+/// Copy of the counters of this gateway's own requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Own {
     pub in_flight: u32,
@@ -40,7 +41,7 @@ pub(crate) struct Own {
 }
 
 impl Live {
-    /// Returns the poll period, for [`Self::end`].
+    /// Returns the number of the current poll period, for [`Self::end`].
     pub(crate) fn begin(&self, uncached: u64, prompt: u64) -> u32 {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         self.prefilling.fetch_add(1, Ordering::Relaxed);
@@ -70,7 +71,7 @@ impl Live {
         self.full_until.store(until, Ordering::Relaxed);
     }
 
-    /// Whether it has at least as many requests as when it refused one.
+    /// Whether the replica has at least as many of this gateway's requests as when it refused one.
     pub(crate) fn is_full(&self, now: Duration) -> bool {
         now.as_nanos() < u128::from(self.full_until.load(Ordering::Relaxed))
             && self.in_flight.load(Ordering::Relaxed) >= self.full_with.load(Ordering::Relaxed)
@@ -87,7 +88,7 @@ impl Live {
         }
     }
 
-    /// Begins a poll period.
+    /// Begins a new poll period, after a report.
     pub(crate) fn polled(&self) {
         self.epoch.fetch_add(1, Ordering::Relaxed);
     }
@@ -126,7 +127,7 @@ impl Live {
 }
 
 impl Own {
-    /// The larger counts of two reads.
+    /// This read with the larger `in_flight` and `prefilling` of two reads.
     pub(crate) fn most(self, other: Self) -> Self {
         Self {
             in_flight: self.in_flight.max(other.in_flight),

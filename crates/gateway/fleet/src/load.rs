@@ -1,4 +1,5 @@
-//! Current load, from a replica's last report and the requests sent since. Pure.
+//! Current load of a replica, from its last report and the requests that this gateway sent since.
+//! Pure.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,30 +8,30 @@ use penstock_routing::TIERS;
 
 use crate::live::Own;
 
-/// A replica's report.
+/// What a replica reports about itself.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Reported {
-    /// Prefix of its metric names.
+    /// Prefix of its metric names, which identifies the kind of engine.
     pub engine: &'static str,
     pub waiting: f32,
     pub running: f32,
-    /// KV blocks in use, 0 to 1.
+    /// Share of KV blocks in use, 0 to 1.
     pub kv_use: Option<f32>,
     /// KV cache capacity in tokens.
     pub kv_tokens: Option<f32>,
     pub adapters: Arc<[Arc<str>]>,
     pub max_adapters: u32,
-    /// Start of its process, Unix time in seconds.
+    /// Start of its process, in seconds of Unix time.
     pub process_start: Option<f64>,
-    /// Sum of counters that are monotonic while its engine lives.
+    /// Sum of counters that never fall while its engine lives: a lower sum shows a restart.
     pub work: Option<f64>,
-    /// Seconds to load a token of KV from each tier behind the pool.
+    /// Seconds to load one token's KV from each tier behind the KV pool.
     pub load_s: [Option<f32>; TIERS],
-    /// Path of its load stream.
+    /// Path of the stream on which it pushes its load.
     pub load_stream: Option<Arc<str>>,
 }
 
-/// A report, with this gateway's requests in flight at that time.
+/// A report, with this gateway's counts of its own requests at that time.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Polled {
     pub at: Duration,
@@ -38,7 +39,7 @@ pub(crate) struct Polled {
     pub own: Own,
 }
 
-/// Load of a replica, in the fields of `penstock_routing::Replica`.
+/// Load of a replica, with the meanings and units of `penstock_routing::Replica`.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct Load {
     pub waiting: f32,
@@ -49,9 +50,9 @@ pub(crate) struct Load {
 
 /// Current load. Requests in the report beyond this gateway's own belong to other gateways.
 ///
-/// An own request without a first token counts as waiting unless the report shows that that many
-/// requests were running. `foreign_tokens` is the estimated prompt length of another gateway's
-/// request.
+/// An own request without a first token counts as waiting, unless the report showed fewer waiting
+/// requests than that: the difference was running. `foreign_tokens` is the estimated prompt length
+/// of another gateway's request.
 pub(crate) fn load(polled: Option<&Polled>, own: Own, foreign_tokens: f32) -> Load {
     let (in_flight, prefilling) = (own.in_flight as f32, own.prefilling as f32);
     let Some(Polled {
@@ -81,7 +82,7 @@ pub(crate) fn load(polled: Option<&Polled>, own: Own, foreign_tokens: f32) -> Lo
     }
 }
 
-/// The reported share, plus the prompts sent since the report.
+/// The reported share of KV in use, plus the prompts sent since the report.
 fn kv_use(reported: &Reported, then: Own, own: Own) -> f32 {
     let begun = own.begun.saturating_sub(then.begun);
     let reserved = begun.saturating_sub(own.ended.saturating_sub(then.ended)) as f32;

@@ -1,4 +1,4 @@
-//! A replica's state: lock-free counters for views, and a record behind a lock.
+//! State of a replica in the fleet: lock-free counters for views, and a record behind a lock.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,14 +23,14 @@ pub(crate) struct Member {
     /// `http://host:port`.
     pub base: Arc<str>,
     pub live: Live,
-    /// The last pushed load.
+    /// The last load that the replica pushed.
     pub pushed: ArcSwapOption<Polled>,
     record: Mutex<Record>,
-    /// A connection failed: triggers a health check.
+    /// Notified when a connection failed: triggers a health check.
     pub doubt: Notify,
-    /// The replica is healthy again: its models may have changed.
+    /// Notified when the replica takes requests again: its models may have changed.
     pub back: Notify,
-    /// Its models have been queried.
+    /// Whether its models have been queried.
     pub asked: AtomicBool,
     /// Number of times its process ended or was replaced.
     restarts: AtomicU32,
@@ -79,7 +79,7 @@ impl Member {
         }
     }
 
-    /// Accesses the record without re-evaluating the standing.
+    /// Accesses the record without evaluating the replica's condition again.
     pub(crate) fn with<T>(&self, with: impl FnOnce(&mut Record) -> T) -> T {
         with(&mut self.record.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -98,7 +98,7 @@ impl Member {
         self.restarts.load(Ordering::Relaxed)
     }
 
-    /// Counts overdue prompts as computed. `wait`: the replica reports waiting requests.
+    /// Counts overdue prompts as computed. `wait`: whether the replica reports waiting requests.
     pub(crate) fn sweep(&self, now: Duration, wait: bool) {
         for tokens in self.with(|record| record.prompts.overdue(now, wait)) {
             self.live.prefilled(tokens);

@@ -1,4 +1,4 @@
-//! Outcome of a request from the view of its replica.
+//! How a request ended, as a verdict on its replica.
 
 /// The end of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -6,13 +6,13 @@ pub enum Outcome {
     Served,
     /// The client disconnected. No verdict on the replica.
     ClientGone,
-    /// The connection failed, so nothing was sent.
+    /// The connection could not be opened, so nothing was sent.
     ConnectFailed,
     /// A broken connection or stream, 502, 504, or a status of 500 for a request that another
     /// replica served.
     Failed,
-    /// An unconfirmed 500: no other replica has served the request. It may be the request's own
-    /// fault, so it does not count against the replica.
+    /// A 500 that no other replica has disproved by serving the same request. It may be the
+    /// request's own fault, so it does not count against the replica.
     Unclear,
     /// 429 or 503: alive but out of capacity.
     Refused,

@@ -2,33 +2,33 @@
 
 use crate::settings::Outliers as Settings;
 
-/// Requests of a replica in a period.
+/// Number of a replica's requests in one comparison period, by result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Tally {
     pub served: u32,
     pub failed: u32,
 }
 
-/// A replica in the comparison.
+/// What the comparison knows of a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Compared {
     pub tally: Tally,
-    /// The replica takes requests.
+    /// Whether the replica takes requests.
     pub available: bool,
     pub ejected: bool,
 }
 
 impl Tally {
-    /// Share of failed requests; `None` below `least` requests.
+    /// Share of requests that failed; `None` if there were fewer than `least` requests.
     fn failed_share(self, least: u32) -> Option<f64> {
         let all = f64::from(self.served) + f64::from(self.failed);
         (all >= f64::from(least.max(1))).then(|| f64::from(self.failed) / all)
     }
 }
 
-/// Positions of the replicas to eject, worst first: at most a share of the fleet at once, and never
-/// the last available one. Each is compared with the median of the rest, which is robust against
-/// other outliers.
+/// Indices into `replicas` of those to eject, worst first: at most `max_share` of the fleet at
+/// once, and never the last available one. Each failure share is compared with the median of the
+/// other replicas, which is robust against further outliers.
 pub(crate) fn outliers(replicas: &[Compared], settings: &Settings) -> Vec<usize> {
     let share = |one: &Compared| one.tally.failed_share(settings.min_requests);
     let shares: Vec<Option<f64>> = replicas.iter().map(share).collect();
@@ -60,7 +60,7 @@ pub(crate) fn outliers(replicas: &[Compared], settings: &Settings) -> Vec<usize>
         .collect()
 }
 
-/// Median; the lower of the two middle values.
+/// Median; the lower of the two middle values if their number is even.
 fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     values.get(values.len().saturating_sub(1) / 2).copied()

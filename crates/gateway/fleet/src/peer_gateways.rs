@@ -1,11 +1,11 @@
-//! Estimates the share of the replicas' requests that other gateways sent, from reported loads.
-//! Pure.
+//! Estimates the share of the replicas' requests that other gateways sent, from the loads that
+//! replicas report. Pure.
 
-/// Decay of older reports per new report.
+/// Factor by which the weight of older reports falls with each new report.
 const KEPT: f32 = 1.0 - 1.0 / 256.0;
 
-/// Exponentially weighted counts of requests. Their ratio is a load ratio even if reports rarely
-/// show a request.
+/// Exponentially weighted sums of requests over reports. Their ratio is a share of the load even if
+/// few reports show a request.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Others {
     foreign: f32,
@@ -13,8 +13,9 @@ pub(crate) struct Others {
 }
 
 impl Others {
-    /// Adds a report of `requests`, of which `own` are this gateway's. A report with fewer than
-    /// `own` misses requests still under way; it counts negatively and balances random excesses.
+    /// Adds a report that shows `requests`, while this gateway has `own` in flight there. A report
+    /// with fewer than `own` misses requests still under way; it counts negatively and balances
+    /// reports that happen to show too many.
     pub(crate) fn saw(&mut self, requests: f32, own: f32) {
         let all = requests.max(own);
         if !all.is_finite() || all <= 0.0 {
@@ -24,8 +25,8 @@ impl Others {
         self.all = KEPT * self.all + all;
     }
 
-    /// Share of other gateways, 0 to 1, with one pseudo-request added to theirs: before any
-    /// observation, other gateways must be assumed.
+    /// Share of the requests that other gateways sent, 0 to 1. One pseudo-request is added to
+    /// theirs, so that without observations other gateways are assumed.
     pub(crate) fn share(self) -> f32 {
         ((self.foreign.max(0.0) + 1.0) / (self.all + 1.0)).min(1.0)
     }
@@ -40,7 +41,7 @@ mod tests {
         let mut others = Others::default();
         assert_eq!(others.share(), 1.0, "nothing says that there are none");
         for n in 0..1000 {
-            // a report in ten shows requests, alternately this gateway's and one of two others
+            // one report in ten shows a request, in turn of this gateway and of two others
             let busy = n % 10 == 0;
             let own = f32::from(u8::from(busy && n % 30 == 0));
             others.saw(f32::from(u8::from(busy)), own);
@@ -56,7 +57,8 @@ mod tests {
     fn own_requests_under_way_are_no_others() {
         let mut others = Others::default();
         for n in 0..100u8 {
-            // reported once before and once after they were counted
+            // own requests, which reports show sometimes before and sometimes after they are
+            // counted here
             others.saw(f32::from(3 + n % 3), 4.0);
         }
         assert!(others.share() < 0.01, "{others:?}");

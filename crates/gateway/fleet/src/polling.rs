@@ -1,5 +1,5 @@
-//! Polls of one replica: health, metrics, models. They run independently, so a stalled poll does
-//! not delay the rest.
+//! Polls of one replica: health checks, metrics, models. They run independently, so that a stalled
+//! poll does not delay the rest.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,11 +24,11 @@ const MAX_HEALTH_BYTES: usize = 1 << 20;
 const MAX_METRICS_BYTES: usize = 8 << 20;
 const MAX_MODELS_BYTES: usize = 1 << 20;
 const MAX_MODELS: usize = 1024;
-/// Paths of metrics, tried in turn; trtllm-serve uses the second.
+/// Paths of the metrics page, tried in turn; trtllm-serve uses the second one.
 const METRICS_PATHS: [&str; 2] = ["/metrics", "/prometheus/metrics"];
-/// Maximum backoff after failed scrapes.
+/// Maximum pause after failed scrapes; each failure doubles the pause.
 const MAX_PAUSE: Duration = Duration::from_secs(5);
-/// Factor by which scrapes are slowed for a replica that pushes its load.
+/// Factor by which scrapes are rarer at a replica that pushes its load.
 const SLOWER: u32 = 10;
 
 /// One replica, as its tasks access it.
@@ -106,7 +106,7 @@ impl Poller {
                 Err(reason) => return Check::Failed(reason),
             };
             match found {
-                // alive but not ready: draining
+                // healthy by another path but not ready: draining
                 Some(Check::Healthy) if not_ready.is_some() => return Check::Draining,
                 Some(Check::Failed(reason)) if *path == PATHS[0] => not_ready = Some(reason),
                 Some(check) => return check,
@@ -141,7 +141,7 @@ impl Poller {
         }
     }
 
-    /// Waits for the next scrape: `pause`, or longer while the replica pushes its load.
+    /// Waits for the next scrape: for `pause`, or longer while the replica pushes its load.
     async fn pause(&self, pause: Duration, push: &Push) {
         let now = || self.shared.now();
         let longest = now() + (pause * SLOWER).min(MAX_PAUSE).max(pause);
@@ -152,7 +152,7 @@ impl Poller {
             }
             let pushed = self.member.pushed.load();
             let pushed = pushed.as_ref().map_or(Duration::ZERO, |pushed| pushed.at);
-            // half of the staleness bound, so that every view has a report
+            // after half of the staleness bound, so that every view has a fresh report
             let quiet = now().saturating_sub(pushed) > self.shared.stale() / 2;
             if !push.live() || quiet || now() >= longest {
                 return;
@@ -173,7 +173,8 @@ impl Poller {
         warn!("{base} has no metrics, so only requests from here count: {reason}");
     }
 
-    /// `at` selects one of the default paths. Returns the path of the load stream, if any.
+    /// `at` selects one of the default paths. Returns the path of the replica's load stream, if it
+    /// has one.
     async fn scrape_once(&self, at: usize) -> Result<Option<Arc<str>>, String> {
         let settings = &self.shared.settings.metrics;
         let usual = METRICS_PATHS[at % METRICS_PATHS.len()];
@@ -204,7 +205,7 @@ impl Poller {
         Ok(stream)
     }
 
-    /// Logs that a server lists no models.
+    /// Logs that a server lists no models, with a remedy if it requires a key.
     fn warn_unlisted(&self, status: u16) {
         let remedy = match status {
             401 | 403 => "; does it want a key? --backend-api-key is sent to it",

@@ -1,9 +1,10 @@
 //! Detects that a replica's process has ended or restarted, which empties its cache. Pure.
 
-/// Tolerance for rounded start times.
+/// Tolerated difference between two reported start times of one process, in seconds: they are
+/// rounded.
 const SAME_START_S: f64 = 0.5;
 
-/// Last observation of a replica's process.
+/// What was last observed of a replica's process.
 #[derive(Debug, Default)]
 pub(crate) struct Process {
     there: bool,
@@ -12,13 +13,13 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Records a response.
+    /// Records that the process sent a response.
     pub(crate) fn answered(&mut self) {
         self.there = true;
     }
 
-    /// Records a report: start time of the process, and a sum of its engine's counters. Returns
-    /// whether process or engine have been replaced since the previous report.
+    /// Records a report: the start time of the process, and the sum of its engine's counters.
+    /// Returns whether process or engine have been replaced since the previous report.
     pub(crate) fn reported(&mut self, start: Option<f64>, work: Option<f64>) -> bool {
         let before = (self.start, self.work);
         (self.start, self.work) = (start.or(self.start), work.or(self.work));
@@ -60,7 +61,7 @@ mod tests {
         assert!(process.refused());
         assert!(!process.refused());
         process.answered();
-        // that was said already
+        // the restart has been reported already, by the refused connection
         assert!(!process.reported(Some(160.0), Some(0.0)));
     }
 }

@@ -1,22 +1,23 @@
-//! Estimate of the prompts that a replica has yet to compute. A prompt counts until its first
-//! token; if the response comes in one piece, until a multiple of the expected time. Pure.
+//! Tracks the prompts that a replica has yet to compute. A prompt counts until the first token of
+//! its response; if the response comes in one piece, until a multiple of the expected time has
+//! passed. Pure.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Tolerance factor for the expected time.
+/// A prompt is overdue after this multiple of the expected time to its first token.
 const SLACK: u32 = 4;
-/// Allowance for round trips, tokenization and one step.
+/// Extra time that every prompt gets, for round trips, tokenization and one step.
 const LEAST: Duration = Duration::from_secs(1);
-/// Maximum number of prompts tracked per replica; older ones count as computed.
+/// Maximum number of prompts tracked for each replica; older ones count as computed.
 const MOST: usize = 4096;
 
-/// A prompt.
+/// The prompt of a request in flight.
 #[derive(Debug)]
 pub(crate) struct Prompt {
-    /// Tokens to compute.
+    /// Number of tokens that the replica must compute.
     pub uncached: u64,
     computed: AtomicBool,
 }
@@ -46,14 +47,15 @@ pub(crate) struct Prompts {
 }
 
 impl Prompts {
-    /// Adds a prompt; `expected` is the time until its first token.
+    /// Adds a prompt; `expected` is the time from `now` until its first token.
     pub(crate) fn push(&mut self, prompt: Arc<Prompt>, now: Duration, expected: Duration) {
         self.queue
             .push_back((now + LEAST + SLACK * expected, prompt));
     }
 
-    /// Removes the prompts that must have been computed by now and returns their tokens. While the
-    /// replica reports that requests `wait`, only prompts beyond the maximum are removed.
+    /// Removes the prompts that must have been computed by now, and returns the number of uncached
+    /// tokens of each. While the replica reports that requests `wait`, only prompts beyond the
+    /// maximum are removed.
     pub(crate) fn overdue(&mut self, now: Duration, wait: bool) -> Vec<u64> {
         let mut tokens = Vec::new();
         while let Some((due, prompt)) = self.queue.front() {

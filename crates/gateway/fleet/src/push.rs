@@ -1,5 +1,5 @@
-//! Shared state of the two load sources of one replica: scrapes of its metrics, and the reader of
-//! its load stream.
+//! State that the two load sources of a replica share: the scrapes of its metrics, and the reader
+//! of its load stream.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,11 +9,11 @@ use tokio::sync::{Notify, watch};
 /// State of a replica's load stream.
 #[derive(Debug, Default)]
 pub(crate) struct Push {
-    /// The path of the stream.
+    /// Path of the stream; `None`: the replica advertises none.
     offered: watch::Sender<Option<Arc<str>>>,
-    /// Lines are arriving.
+    /// Whether lines are arriving.
     live: AtomicBool,
-    /// Requests a scrape: the stream broke off, or the engine was replaced.
+    /// Triggers a scrape: the stream broke off, or the engine was replaced.
     pub(crate) scrape: Notify,
 }
 
@@ -31,7 +31,7 @@ impl Push {
         self.live.load(Ordering::Relaxed)
     }
 
-    /// Returns the previous value.
+    /// Returns whether lines were arriving before.
     pub(crate) fn set_live(&self, live: bool) -> bool {
         self.live.swap(live, Ordering::Relaxed)
     }

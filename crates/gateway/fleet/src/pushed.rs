@@ -1,15 +1,15 @@
-//! Pushed load: one line of JSON for each engine step. Pure.
+//! Load that a replica pushes: one line of JSON for each engine step. Pure.
 
 use serde::Deserialize;
 
 use crate::load::Reported;
 
-/// Maximum length of a line in bytes; a usual one has about 100.
+/// Maximum length of a line in bytes; a typical line has about 100.
 const MAX_LINE: usize = 4096;
-/// Upper clamp for reported requests and KV tokens.
+/// Upper bound for reported numbers of requests and KV tokens.
 const MOST: f32 = 1e9;
 
-/// One line. Unknown members are ignored.
+/// One line, parsed. Unknown members are ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 pub(crate) struct Line {
     /// Step number of the engine; a decrease means that the engine was replaced.
@@ -21,7 +21,7 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// The `polled` report with the load of this line.
+    /// A copy of the `polled` report with the load of this line.
     pub(crate) fn over(&self, polled: &Reported) -> Reported {
         Reported {
             waiting: self.waiting.clamp(0.0, MOST),
@@ -43,7 +43,7 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    /// Processes received data; returns the last complete line in it, since earlier lines are
+    /// Processes received data. Returns the last complete line in it, because earlier ones are
     /// outdated.
     ///
     /// # Errors
@@ -166,7 +166,7 @@ mod tests {
     }
 
     proptest! {
-        /// However the bytes are cut, the last line arrives and no more than a line is held.
+        /// However the bytes are cut, the last line arrives, and no more than one line is buffered.
         #[test]
         fn cuts_do_not_matter(count in 1u64..20, size in 1usize..200) {
             let text: String = (1..=count).map(line).collect();

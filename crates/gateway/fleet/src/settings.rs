@@ -1,4 +1,4 @@
-//! Settings of a fleet. Times in seconds.
+//! Settings of a fleet. All times are in seconds.
 
 use serde::Deserialize;
 
@@ -10,12 +10,12 @@ pub struct Settings {
     pub metrics: Metrics,
     pub breaker: Breaker,
     pub outliers: Outliers,
-    /// Duration of the slow start, in which the share of requests of a new or recovered replica
-    /// rises to 1; 0 disables it.
+    /// Duration of a slow start: the share of requests that a new or recovered replica gets rises
+    /// to 1. 0 disables it.
     pub slow_start_s: f64,
-    /// Poll interval of a replica's models.
+    /// Interval between queries of a replica's models.
     pub models_period_s: f64,
-    /// Poll interval of the file or host name that lists the backends.
+    /// Interval between reads of the file or host name that lists the backends.
     pub discovery_period_s: f64,
 }
 
@@ -89,7 +89,7 @@ pub struct Health {
     pub path: Option<String>,
     pub period_s: f64,
     pub timeout_s: f64,
-    /// Consecutive failed checks that make a replica unhealthy.
+    /// Number of consecutive failed checks that make a replica unhealthy.
     pub failures: u32,
 }
 
@@ -108,11 +108,11 @@ impl Default for Health {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Metrics {
-    /// `None`: the first of `/metrics` and `/prometheus/metrics` with load metrics.
+    /// `None`: the first of `/metrics` and `/prometheus/metrics` that has load metrics.
     pub path: Option<String>,
     pub period_s: f64,
     pub timeout_s: f64,
-    /// Maximum age of metrics; older values are ignored.
+    /// Maximum age of a report; older ones are ignored.
     pub stale_s: f64,
 }
 
@@ -131,7 +131,7 @@ impl Default for Metrics {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Breaker {
-    /// Consecutive failures that open it.
+    /// Number of consecutive failures that open it.
     pub failures: u32,
     /// Initial time for which it stays open; doubled after each failed trial.
     pub open_s: f64,
@@ -148,18 +148,19 @@ impl Default for Breaker {
     }
 }
 
-/// Ejection of replicas that fail far more often than the rest.
+/// Ejection of replicas that fail far more often than the others.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Outliers {
-    /// Interval of comparisons, and the window of requests.
+    /// Interval between comparisons; each one counts the requests since the previous one.
     pub period_s: f64,
-    /// Minimum number of requests in the window for a comparison.
+    /// A replica with fewer requests in that interval is not compared.
     pub min_requests: u32,
-    /// Ejection threshold: excess of a replica's failure rate over the median of the rest.
+    /// A replica is ejected if its share of failed requests exceeds the median of the others by
+    /// more than this.
     pub excess: f64,
-    /// Maximum share of the fleet ejected at once; with two or more replicas, one may always be
-    /// ejected.
+    /// Maximum share of the fleet that is ejected at once. In a fleet of two or more replicas, one
+    /// may always be ejected.
     pub max_share: f64,
     /// Duration of an ejection, multiplied by the number of consecutive ejections.
     pub eject_s: f64,

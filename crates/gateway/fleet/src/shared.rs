@@ -1,4 +1,4 @@
-//! State shared by the handles, requests and tasks of a fleet.
+//! State that the handles, requests and tasks of a fleet share.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -19,15 +19,15 @@ use crate::peer_gateways::Others;
 use crate::snapshot::{Entry, Snapshot};
 use crate::throughput::{Answers, Class};
 
-/// Initial estimate of the uncached tokens of a prompt.
+/// Estimated number of uncached tokens of a prompt, before any was sent.
 const USUAL_TOKENS: f32 = 512.0;
-/// Weight of a new prompt in the running mean.
+/// Weight of a new prompt in the running mean of uncached tokens.
 const MEAN_WEIGHT: f32 = 1.0 / 64.0;
 
 /// Source of time.
 #[derive(Debug)]
 pub(crate) enum Clock {
-    /// Real time, measured from this instant.
+    /// Real time, measured from this instant, the start of the fleet.
     Runs(Instant),
     /// Virtual time in nanoseconds, set by the owner.
     Set(AtomicU64),
@@ -50,7 +50,7 @@ impl Clock {
         }
     }
 
-    /// Advances a virtual clock; no-op for real time.
+    /// Advances a virtual clock. Has no effect on real time.
     pub(crate) fn advance(&self, now: Duration) {
         if let Self::Set(nanoseconds) = self {
             let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
@@ -64,15 +64,15 @@ pub(crate) struct Shared {
     pub settings: Settings,
     pub clock: Clock,
     snapshot: ArcSwap<Snapshot>,
-    /// The next replica id; locked while a snapshot is replaced.
+    /// Id of the next replica. Locked while a snapshot is replaced.
     writer: Mutex<u32>,
-    /// Mean uncached tokens of own prompts; bits of an f32.
+    /// Running mean of the uncached tokens of this gateway's prompts, as the bits of an f32.
     mean_uncached: AtomicU32,
-    /// Estimate of the requests of other gateways.
+    /// Estimate of the load that other gateways cause.
     others: Mutex<Others>,
-    /// Base URLs of the latest list.
+    /// Base URLs of the backends in the latest list.
     listed: Mutex<HashSet<Arc<str>>>,
-    /// A list of backends has been received.
+    /// Whether a list of backends has been received.
     found: AtomicBool,
     /// Notified when a list arrives or a check completes.
     pub checked: Notify,
@@ -98,7 +98,7 @@ impl Shared {
         self.clock.now()
     }
 
-    /// Maximum age of metrics.
+    /// Maximum age of a report that counts.
     pub(crate) fn stale(&self) -> Duration {
         Duration::from_secs_f64(self.settings.metrics.stale_s)
     }
@@ -133,7 +133,7 @@ impl Shared {
         self.change_entry(id, |entry| entry.polled = Some(polled));
     }
 
-    /// Adds a report to the estimate of other gateways' requests.
+    /// Adds a report to the estimate of the load that other gateways cause.
     pub(crate) fn count_others(&self, report: &Polled) {
         let requests = report.reported.waiting + report.reported.running;
         let own = report.own.in_flight as f32;
@@ -141,14 +141,14 @@ impl Shared {
         others.saw(requests, own);
     }
 
-    /// Share of the replicas' requests sent by other gateways, 0 to 1.
+    /// Share of the replicas' requests that other gateways sent, 0 to 1.
     pub(crate) fn others(&self) -> f32 {
         let others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
         others.share()
     }
 
-    /// Applies a list of backends: new ones join, missing ones drain, returning ones are
-    /// reinstated. Returns the new ones.
+    /// Applies a list of backends: new ones join, missing ones drain, returning ones get requests
+    /// again. Returns the new ones.
     pub(crate) fn replace_members(&self, targets: Vec<Target>) -> Vec<Entry> {
         let cold = self.found.swap(true, Ordering::Relaxed);
         let bases = targets.iter().map(|one| one.base.clone()).collect();
@@ -193,7 +193,7 @@ impl Shared {
         }
     }
 
-    /// Removes unlisted replicas that have drained. Returns their ids.
+    /// Removes drained replicas that the list no longer has. Returns their ids.
     pub(crate) fn remove_drained(&self) -> Vec<ReplicaId> {
         let drained = |entry: &Entry| {
             entry.member.live.own().in_flight == 0
@@ -208,7 +208,8 @@ impl Shared {
         })
     }
 
-    /// Re-evaluates time-dependent state.
+    /// Applies what depends on time alone: the end of ejections and of slow starts, overdue
+    /// prompts.
     pub(crate) fn tick(&self) {
         let (now, stale) = (self.now(), self.stale());
         for entry in &self.snapshot().entries {
@@ -220,7 +221,7 @@ impl Shared {
         self.mark_gone();
     }
 
-    /// Compares the replicas and ejects outliers.
+    /// Compares the replicas' shares of failed requests and ejects outliers.
     pub(crate) fn compare(&self) {
         let (now, settings) = (self.now(), &self.settings);
         let snapshot = self.snapshot();
@@ -290,12 +291,13 @@ impl Shared {
         self.snapshot().entries.iter().any(takes)
     }
 
-    /// Mean uncached tokens of own prompts.
+    /// Running mean of the uncached tokens of this gateway's prompts.
     pub(crate) fn usual_tokens(&self) -> f32 {
         f32::from_bits(self.mean_uncached.load(Ordering::Relaxed))
     }
 
-    /// Updates the mean. A race may lose an update, which is harmless for a mean.
+    /// Updates the mean of uncached tokens. A race may lose an update, which is harmless for a
+    /// mean.
     pub(crate) fn saw_prompt(&self, uncached: f32) {
         let mean = self.usual_tokens();
         let mean = mean + MEAN_WEIGHT * (uncached.clamp(0.0, 1e6) - mean);

@@ -1,4 +1,4 @@
-//! Immutable snapshot of all replicas; replaced as a whole.
+//! Immutable snapshot of all replicas and their polled state. It is replaced as a whole.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::member::Member;
 pub(crate) struct Entry {
     pub id: ReplicaId,
     pub target: Arc<Target>,
-    /// The only part with interior mutability.
+    /// The replica's mutable state, shared by all snapshots.
     pub member: Arc<Member>,
     pub polled: Option<Arc<Polled>>,
     /// Names of its models; `None`: unknown.
@@ -23,7 +23,7 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// `cold`: the replica joins a running fleet.
+    /// `cold`: whether the replica joins a running fleet.
     pub(crate) fn new(id: ReplicaId, target: Target, cold: bool) -> Self {
         Self {
             id,
@@ -35,7 +35,7 @@ impl Entry {
         }
     }
 
-    /// Placeholder for a replica that is in no snapshot.
+    /// Placeholder for a replica that the current snapshot no longer has.
     pub(crate) fn gone(id: ReplicaId) -> Self {
         let target = Target {
             base: Arc::from(""),
@@ -45,8 +45,8 @@ impl Entry {
         Self::new(id, target, false)
     }
 
-    /// Class of replicas that share a throughput estimate until their own is known: the label
-    /// `class`, else the engine.
+    /// Class of the replica: the label `class`, else the engine. Replicas of a class share a
+    /// throughput estimate until their own is known.
     pub(crate) fn class(&self) -> &str {
         let label = self.target.labels.iter().find(|(key, _)| &**key == "class");
         let engine = self
@@ -56,7 +56,7 @@ impl Entry {
         label.map_or(engine, |(_, value)| value)
     }
 
-    /// Current load; a report older than `stale` is ignored.
+    /// Current load. A report older than `stale` is ignored.
     pub(crate) fn load(&self, now: Duration, stale: Duration, foreign_tokens: f32) -> Load {
         self.with_fresh(now, stale, |report| {
             load(report, self.member.live.own(), foreign_tokens)
@@ -75,7 +75,7 @@ impl Entry {
         })
     }
 
-    /// Calls `with` with the latest report, polled or pushed.
+    /// Calls `with` with the latest report, whether polled or pushed.
     pub(crate) fn with_latest<T>(&self, with: impl FnOnce(Option<&Polled>) -> T) -> T {
         let pushed = self.member.pushed.load();
         let both = [self.polled.as_deref(), pushed.as_deref()];

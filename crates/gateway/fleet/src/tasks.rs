@@ -1,4 +1,5 @@
-//! The tasks of a fleet: one per replica, one for the source, and their supervisor.
+//! The tasks of a fleet: one for each replica, one for the source of backends, and their
+//! supervisor.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use crate::discovery::List;
 use crate::polling::Poller;
 use crate::shared::Shared;
 
-/// Interval between re-evaluations of time-dependent state.
+/// Interval between evaluations of what depends on time alone ([`Shared::tick`]).
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 /// Interval between updates of the throughput estimates.
 pub(crate) const LEARN: Duration = Duration::from_secs(1);
@@ -61,7 +62,7 @@ pub(crate) async fn supervise(
     }
 }
 
-/// The tasks of the replicas.
+/// Handles of the tasks that poll the replicas.
 #[derive(Default)]
 struct Pollers {
     tasks: JoinSet<()>,

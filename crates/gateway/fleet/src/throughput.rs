@@ -1,26 +1,27 @@
 //! Throughput of a replica, estimated from its responses. Pure.
 //!
-//! Two linear models: time to first token over the tokens to compute before it, and decode step
-//! time over the sequences in the step. They are fitted to recent responses of all replicas of a
-//! class by the Theil-Sen estimator (Theil, 1950; Sen, 1968), which is robust against outliers. A
-//! replica's own responses give its factor relative to the class.
+//! Two linear models: time to first token as a function of the tokens to compute before it, and
+//! decode step time as a function of the sequences in the step. They are fitted to recent responses
+//! of all replicas of a class by the Theil-Sen estimator (Theil, 1950; Sen, 1968), which is robust
+//! against outliers. A replica's own responses give a factor by which it is slower than its class.
 
 use std::collections::VecDeque;
 
 use penstock_routing::Pace;
 
-/// Window of recent responses; small, to follow changes quickly.
+/// Number of recent responses kept for each replica; small, to follow changes quickly.
 const WINDOW: usize = 64;
 /// Minimum number of responses for an estimate.
 const ENOUGH: usize = 8;
 /// Maximum number of points in the fit of a class.
 const CLASS_POINTS: usize = 256;
-/// Replicas whose ratio is below this count as equally fast.
+/// A replica whose times differ from its class by less than this factor counts as equally fast.
 const ALIKE: f32 = 1.25;
-/// Standard error of a median of normal values, over their median deviation / sqrt(n).
+/// Factor from the median absolute deviation of normally distributed values, divided by sqrt(n), to
+/// the standard error of their median.
 const MEDIAN_ERROR: f32 = 1.253 * 1.483;
 
-/// A response: (tokens or sequences, seconds).
+/// Measurement of a response: (tokens or sequences, seconds).
 pub(crate) type Point = (f32, f32);
 
 /// Recent responses of a replica.
@@ -31,13 +32,13 @@ pub(crate) struct Answers {
 }
 
 impl Answers {
-    /// Records a first token `seconds` after the request was sent, with `tokens` to compute before
-    /// it.
+    /// Records a first token that came `seconds` after the request was sent, with `tokens` to
+    /// compute before it.
     pub(crate) fn saw_first_token(&mut self, tokens: f32, seconds: f32) {
         push(&mut self.prefill, (tokens, seconds));
     }
 
-    /// Records a time per token of `seconds` with `sequences` in the step.
+    /// Records a decode with a mean of `seconds` for each token and `sequences` in the step.
     pub(crate) fn saw_decode(&mut self, sequences: f32, seconds: f32) {
         push(&mut self.decode, (sequences, seconds));
     }
@@ -57,14 +58,15 @@ fn push(points: &mut VecDeque<Point>, point: Point) {
 /// Fitted models of one class of replicas.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Class {
-    /// Seconds to the first token, over tokens to compute.
+    /// Seconds to the first token, as a function of the tokens to compute before it.
     prefill: Line,
-    /// Seconds of a decode step, over sequences.
+    /// Seconds of a decode step, as a function of its sequences.
     decode: Line,
 }
 
 impl Class {
-    /// Fits the class to the responses of its replicas, with defaults where data is missing.
+    /// Fits the models to the responses of the class's replicas, with defaults where there are too
+    /// few.
     pub(crate) fn learn<'a>(all: impl Iterator<Item = &'a Answers> + Clone) -> Self {
         let pace = Pace::default();
         let prefill = Line {
@@ -83,8 +85,9 @@ impl Class {
         }
     }
 
-    /// Throughput of a replica of this class with these responses. It is scaled from the class: an
-    /// own fit would follow noise under even load, and equal replicas would get unequal shares.
+    /// Throughput of a replica of this class that gave these responses. Its models are the class's,
+    /// times a factor: a fit to its own responses alone would follow noise under even load, and
+    /// equal replicas would get unequal shares.
     pub(crate) fn pace(&self, own: &Answers) -> Pace {
         let prefill_s = self.prefill.slope * slowness(&own.prefill, self.prefill);
         let slowness = slowness(&own.decode, self.decode);
@@ -96,14 +99,14 @@ impl Class {
     }
 }
 
-/// A subsample of at most [`CLASS_POINTS`] points.
+/// At most [`CLASS_POINTS`] of the points, evenly spaced.
 fn spread(points: Vec<Point>) -> Vec<Point> {
     let step = points.len().div_ceil(CLASS_POINTS).max(1);
     points.into_iter().step_by(step).collect()
 }
 
-/// Median ratio of measured to predicted seconds; 1 if the difference is insignificant or too small
-/// to matter.
+/// Median ratio of measured seconds to those that `line` predicts; 1 if the difference is not
+/// significant or is too small to matter.
 fn slowness(points: &VecDeque<Point>, line: Line) -> f32 {
     if points.len() < ENOUGH {
         return 1.0;
@@ -132,8 +135,8 @@ impl Line {
     }
 }
 
-/// Fits a line to the points. If their x values are too close together for a slope, the known line
-/// is scaled to the points; fewer than [`ENOUGH`] points leave it unchanged.
+/// Fits a line to the points. If their x values are too close together for a slope, the `known`
+/// line is scaled to the points. With fewer than [`ENOUGH`] points it stays as it is.
 fn fit(points: &[Point], known: Line) -> Line {
     if points.len() < ENOUGH {
         return known;
@@ -153,8 +156,8 @@ fn fit(points: &[Point], known: Line) -> Line {
     }
 }
 
-/// Line by the median of slopes between points at least `apart`; `None` unless the slope is
-/// positive.
+/// The line whose slope is the median slope between points at least `apart` in x; `None` unless
+/// that slope is positive.
 fn through(points: &[Point], apart: f32) -> Option<Line> {
     let mut slopes = Vec::new();
     for (at, (x, y)) in points.iter().enumerate() {
@@ -173,7 +176,7 @@ fn through(points: &[Point], apart: f32) -> Option<Line> {
     (slope > 0.0).then_some(Line { base, slope })
 }
 
-/// Quantile of a non-empty list.
+/// The value below which a `share` of the values lie. `values` must not be empty.
 fn quantile(values: &[f32], share: f32) -> f32 {
     let mut values = values.to_vec();
     let at = ((values.len() - 1) as f32 * share).round() as usize;
@@ -184,7 +187,7 @@ fn quantile(values: &[f32], share: f32) -> f32 {
 mod tests {
     use super::*;
 
-    /// Numbers in [0, 1), always the same ones.
+    /// Generator of numbers in [0, 1), the same ones in each run.
     fn noise() -> impl FnMut() -> f32 {
         let mut state = 1u32;
         move || {
@@ -197,8 +200,8 @@ mod tests {
         assert!((found / truth - 1.0).abs() < 0.1, "{found} is not {truth}");
     }
 
-    /// Answers of a replica of 8000 tokens/s and 20 ms + 0.4 ms for each sequence, within 10%;
-    /// every `absurd`th took a hundred times as long.
+    /// Responses of a replica that prefills 8000 tokens/s and takes 20 ms + 0.4 ms per sequence for
+    /// a decode step, with noise of 10%; every `absurd`th one took a hundred times as long.
     fn answers(count: usize, absurd: usize) -> Answers {
         let (mut answers, mut noise) = (Answers::default(), noise());
         for n in 1..=count {
@@ -283,7 +286,8 @@ mod tests {
 
     #[test]
     fn short_answers_of_alike_replicas_do_not_part_them() {
-        // a few tokens each, so the time is dominated by one step: noise of 30% and more
+        // the prompts have a few tokens, so that a single step dominates the time: noise of 30% and
+        // more
         let mut noise = noise();
         let mut one = |_| {
             let mut answers = Answers::default();

@@ -1,4 +1,4 @@
-//! A view of the replicas, as input of a routing decision.
+//! A view of the replicas and their load at one moment, the input of a routing decision.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::snapshot::{Entry, Snapshot};
 /// The replicas at one moment.
 #[derive(Debug, Clone)]
 pub struct View {
-    /// By id.
+    /// In the order of their ids.
     pub replicas: Vec<Replica>,
     snapshot: Arc<Snapshot>,
     now: Duration,
@@ -34,7 +34,7 @@ impl View {
         }
     }
 
-    /// URL of the replica at `place` in `replicas`: `http://host:port`.
+    /// URL of the replica at index `place` of `replicas`: `http://host:port`.
     ///
     /// # Panics
     /// `place` is out of range.
@@ -48,8 +48,8 @@ impl View {
         conditions.any(Condition::takes_requests)
     }
 
-    /// Whether the replica at `place` recently refused a request, and still has as many of this
-    /// gateway's requests as then.
+    /// Whether the replica at `place` recently refused a request and still has at least as many of
+    /// this gateway's requests as it had then.
     ///
     /// # Panics
     /// `place` is out of range.
@@ -57,8 +57,8 @@ impl View {
         self.snapshot.entries[place].member.live.is_full(self.now)
     }
 
-    /// Waiting requests in the last report of the replica at `place`; `None` if the report is stale
-    /// or missing.
+    /// Number of waiting requests in the last report of the replica at `place`; `None` if there is
+    /// no report or it is stale.
     ///
     /// # Panics
     /// `place` is out of range.
@@ -68,7 +68,7 @@ impl View {
         entry.with_fresh(self.now, self.stale, |report| report.map(waiting))
     }
 
-    /// Age of the last report of the replica at `place`; `None` before the first.
+    /// Age of the last report of the replica at `place`; `None` before the first report.
     ///
     /// # Panics
     /// `place` is out of range.
@@ -77,7 +77,7 @@ impl View {
         self.snapshot.entries[place].with_latest(|report| report.map(age))
     }
 
-    /// KV cache capacity in tokens last reported by the replica at `place`.
+    /// KV cache capacity in tokens that the replica at `place` last reported.
     ///
     /// # Panics
     /// `place` is out of range.

@@ -1,5 +1,5 @@
-//! A fleet in virtual time, for replays: without tasks or connections. Its owner advances the clock
-//! and supplies the reports. It decides and estimates as [`Fleet`] does.
+//! A fleet in virtual time, for replays of traces: it has no tasks or connections. Its owner
+//! advances the clock and supplies the reports. Its decisions and estimates are those of [`Fleet`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::shared::{Clock, Shared};
 use crate::tasks::{LEARN, TICK};
 use crate::{Fleet, Settings};
 
-/// Replicas that are ready from the start, with ids from 0.
+/// A fleet whose replicas are ready from the start and have ids from 0.
 #[derive(Debug)]
 pub struct VirtualFleet {
     fleet: Fleet,
@@ -50,7 +50,8 @@ impl VirtualFleet {
         &self.fleet
     }
 
-    /// Advances the clock and runs the periodic work due until then. An earlier time is a no-op.
+    /// Advances the clock to `now`, and runs the periodic work that is due by then. An earlier time
+    /// has no effect.
     pub fn advance(&mut self, now: Duration) {
         let shared = self.fleet.shared();
         while self.tick.min(self.learn) <= now {
@@ -67,7 +68,7 @@ impl VirtualFleet {
         shared.clock.advance(now);
     }
 
-    /// Adds a replica's report. A report from an unknown replica is dropped.
+    /// Adds a replica's report. A report for an unknown replica is dropped.
     pub fn report(&self, id: ReplicaId, reported: Reported) {
         let shared = self.fleet.shared();
         let Some(member) = shared

@@ -17,7 +17,7 @@ pub(crate) struct Dns {
     name: String,
     port: u16,
     targets: Vec<Target>,
-    /// The lookup fails, and the failure has been logged.
+    /// Whether the lookup fails and this has been logged.
     failing: bool,
 }
 

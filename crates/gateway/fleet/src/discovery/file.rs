@@ -1,5 +1,5 @@
-//! Backends from a file: a JSON array, or one URL per line. It is reloaded when its time or size
-//! changes; an invalid or empty file keeps the previous list.
+//! Backends from a file: a JSON array, or one URL per line. It is reloaded when its modification
+//! time or size changes. An invalid or empty file leaves the previous list in use.
 
 use std::fs;
 use std::io::{self, Read};
@@ -16,7 +16,7 @@ use crate::backend::{Backend, Target, targets};
 /// Maximum size of the file in bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Maximum length of an error text, which may quote the file.
+/// Maximum length in bytes of an error text, which may quote the file.
 const MOST_REASON: usize = 500;
 
 /// Why a file of backends is invalid.
@@ -38,7 +38,7 @@ pub(crate) struct File {
     path: PathBuf,
     stamp: Option<Stamp>,
     targets: Vec<Target>,
-    /// The file is empty or unreadable, and this has been logged.
+    /// Whether the file is empty or unreadable and this has been logged.
     missing: bool,
 }
 
@@ -75,7 +75,7 @@ impl File {
         }
     }
 
-    /// Returns whether the list changed. The file is small and local, so it is read without a
+    /// Returns whether the list changed. The file is small and local, so it is read on the async
     /// thread.
     fn look(&mut self) -> bool {
         let now = match stamp(&self.path) {
@@ -112,8 +112,8 @@ impl File {
 }
 
 /// # Errors
-/// Also for an empty file: a file being rewritten is empty for a moment, which would remove all
-/// replicas.
+/// The file is unreadable or empty. Empty counts as an error because a file that is being rewritten
+/// is empty for a moment, which would remove all replicas.
 fn stamp(path: &Path) -> io::Result<Stamp> {
     let data = fs::metadata(path)?;
     if data.len() == 0 {
@@ -137,7 +137,7 @@ fn read(path: &Path) -> Result<Vec<Target>, FileError> {
     })
 }
 
-/// A backend, or only its URL.
+/// A backend, or its URL alone.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Item {
@@ -146,7 +146,7 @@ enum Item {
 }
 
 /// # Errors
-/// Line number from 1, and the reason.
+/// The number of the wrong line, from 1, and the reason.
 fn parse(text: &str) -> Result<Vec<Target>, (usize, String)> {
     if text.trim_start().starts_with('[') {
         let items: Vec<Item> =
@@ -210,7 +210,7 @@ mod tests {
             fs::write(&path, broken).unwrap();
             assert!(!file.look());
         }
-        // What a reader sees between truncation and writing.
+        // What a reader sees after the file is truncated and before it is written.
         fs::write(&path, "").unwrap();
         assert!(!file.look());
         fs::write(&path, "http://a:1\nhttp://c:2\n").unwrap();

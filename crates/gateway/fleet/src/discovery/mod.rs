@@ -14,7 +14,7 @@ use crate::backend::{BackendError, Source, Target, targets};
 
 pub use file::FileError;
 
-/// The latest list; `None` until the first one.
+/// Channel of the latest list of backends; it holds `None` until the first list.
 pub(crate) type Found = watch::Sender<Option<Vec<Target>>>;
 pub(crate) type List = watch::Receiver<Option<Vec<Target>>>;
 
@@ -28,7 +28,8 @@ pub enum SourceError {
 }
 
 /// Follows a source in a task until all receivers of the list are dropped. Static lists and files
-/// are loaded immediately; files and host names are polled each `period`; Kubernetes is watched.
+/// are loaded immediately; files are read again and host names looked up each `period`; Kubernetes
+/// is watched.
 ///
 /// # Errors
 /// [`SourceError`]: the initial list is invalid.

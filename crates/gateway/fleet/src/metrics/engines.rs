@@ -1,4 +1,4 @@
-//! Meaning of each engine's metrics. Penstock uses vLLM's names.
+//! What each engine's metrics mean. Penstock uses vLLM's names.
 
 use std::sync::Arc;
 
@@ -7,44 +7,44 @@ use penstock_routing::TIERS;
 use super::text::{Sample, samples};
 use crate::load::Reported;
 
-/// Prefixes of the engines' metric names.
+/// Prefixes of metric names, one for each engine.
 const PREFIXES: [&str; 5] = ["vllm:", "sglang:", "trtllm_", "llamacpp:", "nv_trt_llm_"];
-/// Maximum number of adapters per replica; more are ignored.
+/// Maximum number of adapters listed for each replica; further ones are ignored.
 const MAX_ADAPTERS: usize = 1024;
-/// Maximum length of a path in bytes.
+/// Maximum length in bytes of a load stream's path.
 const MAX_PATH: usize = 256;
-/// Minimum number of tokens loaded from a tier before its load time is used.
+/// Minimum number of tokens loaded from a tier before its mean load time is used.
 const LEAST_LOADED: f64 = 512.0;
-/// Upper clamp for reported requests and KV tokens.
+/// Upper bound for reported numbers of requests and KV tokens.
 const MOST: f64 = 1e9;
 
-/// Meaning of a sample.
+/// What a sample's value means for the load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Meaning {
     Waiting,
     Running,
     KvUse,
-    /// KV cache size as two factors, in labels of an info metric.
+    /// KV cache size in tokens as two factors: the numbers in these two labels of an info metric.
     KvTokens(&'static str, &'static str),
-    /// KV cache size as two factors in separate metrics.
+    /// KV cache size as two factors in separate metrics: tokens per block, and blocks.
     KvBlockTokens,
     KvBlocks,
-    /// KV cache size as one value.
+    /// KV cache size in tokens as one value.
     KvSize,
     Adapters,
-    /// Monotonic while the engine lives.
+    /// A counter that never falls while the engine lives.
     Work,
     ProcessStart,
-    /// A label selects the meaning.
+    /// The value of this label selects the meaning.
     Triton(&'static str),
-    /// Total seconds of loads from a tier, and tokens loaded.
+    /// Total seconds of loads from a KV tier, and total tokens loaded.
     LoadSeconds,
     LoadTokens,
-    /// A label has the path of the load stream.
+    /// A label has the path on which the replica streams its load.
     LoadStream,
 }
 
-/// Meaning of a metric name; `None`: ignored.
+/// Meaning of a metric by its name; `None`: the metric is ignored.
 fn meaning(name: &str) -> Option<Meaning> {
     use Meaning::{
         Adapters, KvBlockTokens, KvBlocks, KvSize, KvTokens, KvUse, Running, Triton, Waiting, Work,
@@ -66,7 +66,7 @@ fn meaning(name: &str) -> Option<Meaning> {
         | "llamacpp:kv_cache_usage_ratio" => KvUse,
         "vllm:cache_config_info" => KvTokens("block_size", "num_gpu_blocks"),
         "sglang:max_total_num_tokens" => KvSize,
-        // fallback if the gauge is absent
+        // used if the metric above is absent
         "sglang:cache_config_info" => KvTokens("page_size", "num_pages"),
         "trtllm_kv_cache_tokens_per_block" => KvBlockTokens,
         "trtllm_kv_cache_max_blocks" => KvBlocks,
@@ -86,7 +86,7 @@ fn meaning(name: &str) -> Option<Meaning> {
     })
 }
 
-/// Meaning of one sample.
+/// Meaning of one sample of a metric; `None`: the sample is ignored.
 fn meaning_of(meaning: Meaning, sample: &Sample<'_>) -> Option<Meaning> {
     if let Meaning::Triton(label) = meaning {
         return Some(match (label, sample.label(label)?.as_ref()) {
@@ -102,8 +102,8 @@ fn meaning_of(meaning: Meaning, sample: &Sample<'_>) -> Option<Meaning> {
     (!part).then_some(meaning)
 }
 
-/// Whether another sample already includes this SGLang sample: it counts one priority, or a later
-/// pipeline stage.
+/// Whether another sample already includes the value of this SGLang sample, because this one counts
+/// a single priority or a later pipeline stage.
 fn is_part(sample: &Sample<'_>) -> bool {
     let some = |name, nothing: &str| {
         let label = sample.label(name);
@@ -112,8 +112,8 @@ fn is_part(sample: &Sample<'_>) -> bool {
     some("priority", "") || some("pp_rank", "0")
 }
 
-/// The load in a metrics page; `None` without load metrics. Samples of several engines behind one
-/// server (data parallel ranks) are summed; KV use is averaged.
+/// The load in a metrics page; `None` if it has no load metrics. Samples of several engines behind
+/// one server (data parallel ranks) are summed; their KV use is averaged.
 pub(crate) fn reported(page: &str) -> Option<Reported> {
     let mut sums = Sums::default();
     for (meaning, sample) in samples(page, meaning) {
@@ -137,11 +137,11 @@ struct Sums {
     kv_size: f64,
     block_tokens: f64,
     blocks: f64,
-    /// Time, maximum number of adapters, names; the latest sample wins.
+    /// Unix time, maximum number of adapters, comma-separated names; the latest sample wins.
     adapters: Option<(f64, f64, String)>,
     work: Option<f64>,
     process_start: Option<f64>,
-    /// Seconds and tokens of loads by tier.
+    /// Seconds and tokens of the loads from each tier.
     loads: [(f64, f64); TIERS],
     load_stream: Option<Arc<str>>,
 }
@@ -175,7 +175,8 @@ impl Sums {
         }
     }
 
-    /// Loads of the sample's tier, by name prefix; tiers other than RAM and disk are remote.
+    /// Sums of the sample's tier, chosen by the start of its name; tiers other than RAM and disk
+    /// count as shared storage.
     fn tier(&mut self, sample: &Sample<'_>) -> &mut (f64, f64) {
         let name = sample.label("tier").unwrap_or_default();
         let known = ["ram", "disk:"]
@@ -233,7 +234,7 @@ fn path(sample: &Sample<'_>) -> Option<Arc<str>> {
     fits.then(|| path.as_ref().into())
 }
 
-/// Comma-separated names without duplicates.
+/// Splits comma-separated names and drops duplicates.
 fn adapters(names: &str) -> Arc<[Arc<str>]> {
     let mut found: Vec<&str> = names.split(',').map(str::trim).collect();
     found.retain(|name| !name.is_empty());

@@ -1,4 +1,4 @@
-//! Metrics pages: the text format, and each engine's names.
+//! Metrics pages: their text format, and what each engine's metrics mean.
 
 mod engines;
 mod text;

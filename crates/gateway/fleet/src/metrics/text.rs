@@ -1,6 +1,6 @@
-//! Prometheus text format, as far as gauges need it. Malformed lines are skipped, since the page
-//! may come from a broken server. Most lines are histogram buckets, which are skipped after their
-//! name.
+//! Parser for Prometheus' text format, as far as gauges need it. Malformed lines are skipped,
+//! because the page may come from a broken server. Most lines are histogram buckets; they are
+//! skipped after their name.
 
 use std::borrow::Cow;
 
@@ -11,18 +11,18 @@ const MAX_LABELS: usize = 64;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Sample<'a> {
     pub name: &'a str,
-    /// Between the braces.
+    /// The text between the braces.
     labels: &'a str,
-    /// Text after the labels.
+    /// The text after the labels: the value and an optional timestamp.
     rest: &'a str,
 }
 
-/// The samples of a page for which `wanted` returns a value for the name, paired with that value.
+/// The samples of a page whose metric name `wanted` maps to a value, each with that value.
 pub(crate) fn samples<'a, T: Copy>(
     page: &'a str,
     wanted: impl Fn(&'a str) -> Option<T>,
 ) -> impl Iterator<Item = (T, Sample<'a>)> {
-    // samples of one family are adjacent
+    // samples of one metric are adjacent, so the name is compared with the previous one first
     let mut before: (&str, Option<T>) = ("", None);
     page.lines().filter_map(move |line| {
         if line.starts_with('#') {
@@ -60,7 +60,7 @@ impl<'a> Sample<'a> {
         word.parse().ok().filter(|value: &f64| value.is_finite())
     }
 
-    /// The value of a label, unescaped.
+    /// The value of a label, unescaped; `None` if the sample lacks the label.
     pub(crate) fn label(&self, name: &str) -> Option<Cow<'a, str>> {
         let mut rest = self.labels;
         for _ in 0..MAX_LABELS {
@@ -75,14 +75,14 @@ impl<'a> Sample<'a> {
         None
     }
 
-    /// A label with a finite, non-negative number.
+    /// The value of a label, if it is a finite number of at least 0.
     pub(crate) fn number(&self, name: &str) -> Option<f64> {
         let value: f64 = self.label(name)?.parse().ok()?;
         (value.is_finite() && value >= 0.0).then_some(value)
     }
 }
 
-/// Position of the first brace outside quoted values.
+/// Index of the first closing brace outside quoted values.
 fn closing_brace(labels: &str) -> Option<usize> {
     let (mut quoted, mut escaped) = (false, false);
     labels.bytes().position(|byte| {

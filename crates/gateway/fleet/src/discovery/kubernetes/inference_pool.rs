@@ -1,9 +1,9 @@
-//! Selector and ports of an InferencePool, in both API versions.
+//! Selector and ports of an InferencePool, read from both versions of its API.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-/// Group and version; the first one wins if both have a pool of the same name.
+/// API group and version. If both have a pool of the same name, the first one wins.
 pub(super) const VERSIONS: [(&str, &str); 2] = [
     ("inference.networking.k8s.io", "v1"),
     ("inference.networking.x-k8s.io", "v1alpha2"),
@@ -12,7 +12,7 @@ pub(super) const VERSIONS: [(&str, &str); 2] = [
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(from = "Written")]
 pub(super) struct InferencePool {
-    /// `app=llama,tier=gpu`; empty: no pods.
+    /// A label selector such as `app=llama,tier=gpu`; empty: no pods.
     pub(super) selector: String,
     pub(super) ports: Vec<u16>,
 }
@@ -25,11 +25,11 @@ struct Written {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Spec {
-    /// `{matchLabels: {app: llama}}`, in v1alpha2 `{app: llama}`.
+    /// `{matchLabels: {app: llama}}` in v1, `{app: llama}` in v1alpha2.
     selector: Map<String, Value>,
     #[serde(default)]
     target_ports: Vec<Port>,
-    /// v1alpha2.
+    /// In v1alpha2 only.
     target_port_number: Option<u16>,
 }
 

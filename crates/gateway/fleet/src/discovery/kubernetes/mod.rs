@@ -15,10 +15,10 @@ use self::pod::Pod;
 use super::Found;
 use crate::backend::{Backend, Pods, Target, targets};
 
-/// Selector of pods, and their ports.
+/// Label selector of the pods, and the ports on which each of them is a backend.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Selection {
-    /// `None`: no pods.
+    /// `None`: selects no pods.
     selector: Option<String>,
     ports: Vec<u16>,
 }
@@ -28,10 +28,10 @@ struct Follower {
     api: Api,
     timing: Timing,
     changed: Arc<Notify>,
-    /// `None`: not known yet.
+    /// `None`: not known yet, because the InferencePool has not been read.
     selection: Option<Selection>,
     selected: Option<Watching<Pod>>,
-    /// The missing InferencePool has been logged.
+    /// Whether it has been logged that the InferencePool is missing.
     missing: bool,
 }
 
@@ -85,7 +85,8 @@ impl Follower {
         }
     }
 
-    /// Selection of the InferencePool, preferring the newer API version; `None` while unknown.
+    /// Selection of the InferencePool, of the newer API version if both exist; `None` while
+    /// unknown.
     fn selection_of(&mut self, name: &str, pools: &[Watching<InferencePool>]) -> Option<Selection> {
         let lists: Vec<_> = pools.iter().map(Watching::objects).collect();
         let here = lists.iter().flatten().find_map(|list| list.get(name));
@@ -103,7 +104,7 @@ impl Follower {
         }
     }
 
-    /// Selection of a pool, narrowed by the configuration.
+    /// Selection of an InferencePool, narrowed by the configured selector and ports.
     fn narrowed(&self, pool: Option<&InferencePool>) -> Selection {
         let own = self.pods.selector.clone();
         let parts: Vec<String> = pool
@@ -117,15 +118,15 @@ impl Follower {
             _ => self.pods.ports.clone(),
         };
         Selection {
-            // An empty selector matches no pod, as for a Service, and not every pod of the
+            // An empty selector selects no pod, as in a Service, rather than every pod of the
             // namespace.
             selector: (!parts.is_empty()).then(|| parts.join(",")),
             ports,
         }
     }
 
-    /// Starts another watch if the selector changed. The known pods remain until the first list of
-    /// the new watch.
+    /// Starts another watch of pods if the selector changed. The known pods stay in use until the
+    /// new watch has its first list.
     fn select(&mut self, selection: Selection) {
         let before = self
             .selection
@@ -153,7 +154,7 @@ impl Follower {
         Watching::start(&self.api, watched, self.timing, &self.changed)
     }
 
-    /// `None` while it is unknown.
+    /// The current backends; `None` while they are unknown.
     fn backends(&self) -> Option<Vec<Target>> {
         let selection = self.selection.as_ref()?;
         let pods = match &self.selected {

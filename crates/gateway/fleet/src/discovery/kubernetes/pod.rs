@@ -8,7 +8,7 @@ use serde::Deserialize;
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(from = "Written")]
 pub(super) struct Pod {
-    /// `None` while the pod is not ready or is being deleted.
+    /// Address of the pod; `None` while it is not ready or is being deleted.
     pub(super) ready_at: Option<IpAddr>,
     pub(super) labels: BTreeMap<String, String>,
 }
