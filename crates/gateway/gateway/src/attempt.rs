@@ -1,4 +1,4 @@
-//! One attempt: the request is sent to one replica.
+//! One attempt to get a request served: it is sent to one replica.
 
 use std::time::Instant;
 
@@ -19,22 +19,23 @@ use crate::headers::to_client;
 use crate::models::{Destination, RETRY_AFTER};
 use crate::pool::{Pool, Routed};
 
-/// The response of a replica that is relayed to the client.
+/// The response of a replica, to be relayed to the client.
 pub(crate) struct Answer {
     pub(crate) response: HttpResponse<Incoming>,
     pub(crate) routed: Routed,
 }
 
-/// A failed attempt, with the client's error response if no other attempt succeeds.
+/// A failed attempt, with the error response that the client gets if no other attempt succeeds.
 pub(crate) struct AttemptError {
-    /// Connection refused: the attempt cost no time and does not count as a retry.
+    /// The connection was refused: the attempt cost no time and does not count as a retry.
     pub(crate) absent: bool,
     /// The replica has no free capacity (429 or 503).
     pub(crate) refused: bool,
     /// The replica has not processed any of the request, so that even a non-idempotent request may
     /// be retried.
     pub(crate) untouched: bool,
-    /// Replicas that answered 500, pending the decision whether the request itself is at fault.
+    /// One entry for each replica that answered 500; the fault is the replica's if another one
+    /// serves the request, else it may be the request's.
     faults: Vec<Blame>,
     error: ApiError,
     /// The replica's own error response.
@@ -62,15 +63,15 @@ impl AttemptError {
         self.faults.len()
     }
 
-    /// Another replica answered with `status`: a success proves that the fault lies with the
-    /// replicas that failed.
+    /// Another replica answered with `status`. A success proves that the replicas that failed are
+    /// at fault.
     pub(crate) fn contradicted(self, status: StatusCode) {
         if status.is_success() {
             self.faults.into_iter().for_each(Blame::failed);
         }
     }
 
-    /// Merges this failure and a later one. The client's error prefers a fault to a lack of
+    /// Merges this failure with a later one. The client is shown a fault rather than a lack of
     /// capacity. The result counts as refused if one of the two was, and the other was refused or
     /// absent.
     pub(crate) fn and(mut self, mut later: Self) -> Self {
@@ -195,8 +196,8 @@ pub(crate) async fn attempt(
     }
 }
 
-/// Maps the status of a response to the outcome for its replica. Unless the outcome is `Served`, a
-/// retry on another replica may succeed.
+/// Derives the outcome for the replica from the status of its response. Unless it is `Served`, a
+/// retry at another replica may succeed.
 pub(crate) fn outcome_of(status: StatusCode) -> Outcome {
     match status {
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Outcome::Refused,
@@ -214,7 +215,7 @@ fn note(call: &ProxiedRequest, address: &str, what: &str) {
 mod tests {
     use super::*;
 
-    /// Absent, refused, untouched.
+    /// `absent`, `refused` and `untouched` of an [`AttemptError`].
     type Flags = [bool; 3];
 
     fn lost([absent, refused, untouched]: Flags) -> AttemptError {

@@ -1,4 +1,4 @@
-//! A client's request: read and scanned once, sent to as many replicas as retries need.
+//! A client's request: read and scanned once, then sent to as many replicas as retries need.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,11 +22,11 @@ use crate::paths::{TEXT, check_path};
 use crate::pool::{Pool, Prompt};
 use crate::scan::{Fields, ScanError};
 
-/// Session id; it takes precedence over the fields of the body.
+/// Header with the session id; it takes precedence over the fields of the body.
 const SESSION_ID: HeaderName = HeaderName::from_static("x-session-id");
 
-/// Latency targets (SLO) of a request in milliseconds; the second name of each pair is the current
-/// one of llm-d.
+/// Headers with a request's latency targets (SLO) in milliseconds. The second name of each pair is
+/// llm-d's current one.
 const SLO_TTFT_MS: [HeaderName; 2] = [
     HeaderName::from_static("x-slo-ttft-ms"),
     HeaderName::from_static("x-llm-d-slo-ttft-ms"),
@@ -55,17 +55,17 @@ pub(crate) struct ProxiedRequest {
     /// The model named by the client.
     pub(crate) asked: Option<String>,
     pub(crate) prompt: Prompt,
-    /// The owner of the API key, whose token budget is charged.
+    /// The owner of the API key, whose token budget pays for the request.
     pub(crate) caller: Option<Arc<Caller>>,
-    /// Inputs for the cost of the response.
+    /// What the cost of the response is estimated from.
     pub(crate) price: CostBasis,
-    /// The request is idempotent: a second execution does no harm.
+    /// Whether a second execution does no harm.
     pub(crate) is_repeatable: bool,
     /// The request's span, if its trace is exported.
     pub(crate) trace: Option<SpanParent>,
-    /// Names the request in lines below level info.
+    /// Span that identifies the request in log lines below level info.
     pub(crate) span: Span,
-    /// This body's share of the memory budget, released once the body is sent.
+    /// This body's share of the gateway's memory budget, released once the body is sent.
     share: Option<BodyShare>,
 }
 
@@ -114,7 +114,7 @@ impl ProxiedRequest {
         })
     }
 
-    /// Tokenizes the prompt if `pool` needs its tokens.
+    /// Tokenizes the prompt if `pool` routes by its tokens.
     pub(crate) async fn tokenize(&mut self, pool: &Pool) {
         let path = self.head.path.split('?').next().unwrap_or_default();
         pool.tokenize(&mut self.prompt, path, &self.body).await;
@@ -127,7 +127,8 @@ impl ProxiedRequest {
         }
     }
 
-    /// Marks the body as sent. It `stays` in memory if a later retry may need it.
+    /// Marks the body as sent, which releases its share of the memory budget. It `stays` in memory
+    /// if a later retry may need it.
     pub(crate) fn sent(&mut self, stays: bool) {
         self.share = None;
         if !stays {
@@ -135,7 +136,8 @@ impl ProxiedRequest {
         }
     }
 
-    /// The body with a `resume` member: the markers of the output so far, separated by commas.
+    /// The body with a member `resume` added: an array of `marks`, the comma-separated markers of
+    /// the output so far.
     pub(crate) fn resumed(&self, marks: &[u8]) -> Bytes {
         let inside = memchr(b'{', &self.body).map_or(0, |at| at + 1);
         match marks.is_empty() {
@@ -185,7 +187,7 @@ impl Head {
     }
 }
 
-/// Endpoints that do not use a prefix cache.
+/// Endpoints whose requests do not use a prefix cache.
 const WITHOUT_CACHE: [&str; 3] = ["/tokenize", "/detokenize", "/count_tokens"];
 
 /// A request body and the byte ranges of its fields.
@@ -193,12 +195,12 @@ const WITHOUT_CACHE: [&str; 3] = ["/tokenize", "/detokenize", "/count_tokens"];
 pub(crate) struct ReadBody {
     pub(crate) fields: Fields,
     pub(crate) body: Bytes,
-    /// The cache salt of the API key has been added to the body.
+    /// Whether the cache salt of the API key has been added to the body.
     pub(crate) is_salted: bool,
 }
 
-/// Locates the fields needed for routing, and adds the cache salt of the API key. `path` has no
-/// query.
+/// Locates the fields that routing needs, and adds the cache salt of the API key to the body.
+/// `path` has no query.
 ///
 /// # Errors
 /// The body is neither a JSON object nor a form.
@@ -257,7 +259,7 @@ fn path_of(uri: &Uri) -> String {
         .to_owned()
 }
 
-/// The fields of a body that routing uses. Only text endpoints require a body; from a form, only
+/// The fields of a body that routing uses. Only text endpoints require a body. From a form, only
 /// the model is read.
 fn fields_of(method: &str, path: &str, headers: &HeaderMap, body: &[u8]) -> Scanned {
     let asks =
@@ -269,9 +271,9 @@ fn fields_of(method: &str, path: &str, headers: &HeaderMap, body: &[u8]) -> Scan
     }
 }
 
-/// Whether the request may be retried after a replica may already have executed it: reads, and
-/// computations without side effects. Background responses, and responses that are stored or
-/// appended to a conversation, are not idempotent.
+/// Whether the request may be sent again after a replica may have executed it: it only reads, or it
+/// computes without side effects. Background responses, and responses that are stored or appended
+/// to a conversation, have side effects.
 fn is_repeatable(method: &Method, path: &str, body: &[u8]) -> bool {
     match *method {
         Method::GET | Method::HEAD => true,
@@ -285,7 +287,8 @@ fn is_repeatable(method: &Method, path: &str, body: &[u8]) -> bool {
 
 type Scanned = Result<Fields, ScanError>;
 
-/// The first of these headers with a positive number of milliseconds, in seconds.
+/// The value of the first of these headers that has a number, converted from milliseconds to
+/// seconds; `None` if it is not positive.
 fn seconds(headers: &HeaderMap, names: &[HeaderName]) -> Option<f32> {
     let mut values = names
         .iter()
@@ -294,7 +297,7 @@ fn seconds(headers: &HeaderMap, names: &[HeaderName]) -> Option<f32> {
     (milliseconds > 0.0 && milliseconds.is_finite()).then_some(milliseconds / 1e3)
 }
 
-/// The prompt in the form used for routing. Prompts with different models or salts share no prefix.
+/// What routing needs of the prompt. Prompts with different models or salts share no prefix.
 pub(crate) fn prompt_of(fields: &Fields, body: &[u8], headers: &HeaderMap) -> Prompt {
     let texts = fields.prompt(body);
     let bytes = |range: &Option<std::ops::Range<usize>>| {

@@ -1,8 +1,8 @@
-//! Token accounting of one request for its API key: an estimate while the response is streamed,
-//! replaced by the reported usage if there is one.
+//! Counts the tokens that one request costs its API key: an estimate while the response is
+//! streamed, replaced by the response's `usage` if it has one.
 //!
-//! A client that disconnects still pays: for the prompt as soon as the request is sent, for each
-//! streamed text, and for the elapsed time of a response in one piece.
+//! A client that disconnects still pays: for the prompt once the request is sent, for each streamed
+//! text, and for the elapsed time of a response in one piece.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,19 +15,19 @@ use crate::pool::{Pool, Prompt};
 use crate::scan::Fields;
 use crate::usage::Usage;
 
-/// A text of at most `ONE_TOKEN` bytes counts as one token; a longer text counts as one token for
-/// each `TOKEN_BYTES` bytes.
+/// A text of at most `ONE_TOKEN` bytes counts as one token. A longer text counts as one token for
+/// every `TOKEN_BYTES` bytes.
 const ONE_TOKEN: usize = 16;
 const TOKEN_BYTES: u64 = 4;
 
 /// The properties of a request that set its price.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct CostBasis {
-    /// Bytes of text in the prompt; 0 if no key is charged.
+    /// Bytes of text in the prompt; 0 if no API key is charged.
     prompt_bytes: usize,
-    /// The response is generated text.
+    /// Whether the response is generated text.
     is_text: bool,
-    /// The request is for a stream of events.
+    /// Whether the client requests a stream of events.
     is_stream: bool,
     most_tokens: Option<u64>,
     pub(crate) choices: u64,
@@ -61,8 +61,8 @@ pub(crate) enum Delivery {
     Unread,
 }
 
-/// The charge for one request. It is settled once; a drop before `end` means that the client
-/// disconnected.
+/// The charge for one request. It is settled once, by `end`; a drop before that means that the
+/// client disconnected.
 #[derive(Debug)]
 pub(crate) struct Charge {
     caller: Option<Arc<Caller>>,
@@ -73,12 +73,12 @@ pub(crate) struct Charge {
     /// Length of the prompt as routing measures it, in bytes.
     prompt_bytes: usize,
     began: Instant,
-    /// `None` before the response header.
+    /// `None` until the response header has arrived.
     delivery: Option<Delivery>,
     usage: Usage,
     /// Output tokens, estimated from the texts received.
     said: u64,
-    /// The reported usage covers all output received so far.
+    /// Whether the reported usage covers all output received so far.
     is_counted: bool,
     paid: u64,
     ended: bool,
@@ -114,12 +114,12 @@ impl Charge {
         charge
     }
 
-    /// Records the kind of delivery when the response begins.
+    /// Records how the response is delivered, when its header arrives.
     pub(crate) fn answered(&mut self, delivery: Delivery) {
         self.delivery = Some(delivery);
     }
 
-    /// Charges for the `data` of one event.
+    /// Charges for the output in the `data` of one event.
     pub(crate) fn event(&mut self, data: &[u8]) {
         if self.caller.is_none() || self.ended {
             return;
@@ -137,14 +137,14 @@ impl Charge {
         }
     }
 
-    /// Adds `more` bytes to a response in one piece.
+    /// Counts `more` received bytes of a response in one piece.
     pub(crate) fn bytes(&mut self, more: usize) {
         if let Some(Delivery::Whole(bytes)) = &mut self.delivery {
             *bytes += more as u64;
         }
     }
 
-    /// Applies a `usage` object of the response.
+    /// Applies a `usage` object of the response to the charge.
     pub(crate) fn usage(&mut self, json: &[u8]) {
         if self.ended {
             return;
@@ -154,14 +154,14 @@ impl Charge {
         self.pay(self.so_far());
     }
 
-    /// Refunds the request for good: the response is an error, never arrives, or is a single body
-    /// that broke off.
+    /// Refunds the whole charge, for good. For a response that is an error, never arrives, or is a
+    /// single body that broke off.
     pub(crate) fn refund(&mut self) {
         self.ended = true;
         self.pay(0);
     }
 
-    /// Settles the charge at the end of the response. `is_whole`: the response is complete.
+    /// Settles the charge at the end of the response. `is_whole`: whether the response is complete.
     pub(crate) fn end(&mut self, is_whole: bool) {
         if std::mem::replace(&mut self.ended, true) {
             return;
@@ -185,7 +185,7 @@ impl Charge {
         self.pay(self.so_far() + unsaid.min(most));
     }
 
-    /// Tokens so far, of the prompt and of the output received.
+    /// Tokens to pay for so far: those of the prompt and of the output received.
     fn so_far(&self) -> u64 {
         let prompt = self.usage.prompt_tokens.map(u64::from);
         let counted = self.usage.completion_tokens.map_or(0, u64::from);
@@ -196,7 +196,7 @@ impl Charge {
         prompt.unwrap_or(self.prompt_tokens) + output
     }
 
-    /// Sets the total charge to `tokens`.
+    /// Sets the total charge to `tokens`: the API key pays or gets back the difference.
     fn pay(&mut self, tokens: u64) {
         let before = std::mem::replace(&mut self.paid, tokens);
         let Some(caller) = &self.caller else {

@@ -11,12 +11,12 @@ use crate::flow::FlowSettings;
 use crate::hedge::HedgeSettings;
 use crate::mirror::MirrorSettings;
 
-/// The configuration, and the gateway's only input: the environment is not read.
+/// The configuration, which is the gateway's only input: it does not read the environment.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     pub host: String,
-    /// 0 selects a free port, which the ready line prints.
+    /// 0 selects a free port; the line that reports readiness prints it.
     pub port: u16,
     /// Unix socket to listen on instead of host and port.
     #[serde(default)]
@@ -26,23 +26,23 @@ pub struct Config {
     /// Path prefix under which all endpoints are also served, such as `/llm`.
     #[serde(default)]
     pub root_path: Option<String>,
-    /// Without keys here and without a key file, no API key is required.
+    /// If there are no keys here and no key file, clients need no API key.
     #[serde(default)]
     pub api_keys: Vec<String>,
     #[serde(default)]
     pub api_key_file: Option<PathBuf>,
-    /// API key for the replicas. If it is set, or if the gateway has API keys itself, the client's
-    /// key is not forwarded.
+    /// API key that the gateway sends to replicas. If it is set, or if the gateway requires API
+    /// keys itself, the client's key is not forwarded.
     #[serde(default)]
     pub backend_api_key: Option<String>,
     #[serde(default)]
     pub allowed_origins: Vec<String>,
     #[serde(default)]
     pub access_log: bool,
-    /// Responses carry the routing decision and its reasons in `x-penstock-decision`.
+    /// Whether responses carry the routing decision and its reasons in `x-penstock-decision`.
     #[serde(default)]
     pub explain: bool,
-    /// Not empty; names are unique.
+    /// Never empty; the names are unique.
     pub pools: Vec<PoolConfig>,
     /// Routing rules by model name. A model without a rule is routed to the pool whose replicas
     /// list it.
@@ -51,44 +51,48 @@ pub struct Config {
     /// Named priorities that requests may refer to.
     #[serde(default)]
     pub objectives: Vec<Objective>,
-    /// Upper bound of requests in flight; further requests get 429.
+    /// Maximum number of requests in flight; further requests get 429.
     #[serde(default = "most_requests")]
     pub max_requests: usize,
-    /// Endpoint picker for Envoy (external processing).
+    /// Endpoint picker, to which an Envoy proxy sends its requests for a decision (external
+    /// processing).
     #[serde(default)]
     pub ext_proc: Option<ExtProc>,
-    /// Maximum number of retries on other replicas when one fails before its first byte.
+    /// Maximum number of retries at other replicas when one fails before the first byte of its
+    /// response.
     #[serde(default = "retries")]
     pub retries: usize,
-    /// Time-out in seconds for finding another replica that resumes a broken stream. 0 disables
-    /// failover: the stream ends with an error.
+    /// How long, in seconds, to look for another replica that resumes a broken stream. 0 disables
+    /// failover: a broken stream ends with an error.
     #[serde(default = "resume_timeout")]
     pub resume_timeout_s: f64,
-    /// Memory in bytes for the requests kept for failover; a stream beyond this bound cannot be
-    /// resumed.
+    /// Memory in bytes for the bodies of requests that are kept for failover. The stream of a
+    /// request for which there is no memory left cannot be resumed.
     #[serde(default = "resume_bytes")]
     pub resume_bytes: usize,
-    /// Resume streams of servers without resume markers from their text.
+    /// Whether streams without resume markers (of servers other than Penstock) are resumed from
+    /// their text.
     #[serde(default)]
     pub resume_by_text: bool,
     #[serde(default = "connect_timeout")]
     pub connect_timeout_s: f64,
     #[serde(default)]
     pub limits: Limits,
-    /// Time-out of the drain for open streams after SIGTERM.
+    /// How long, in seconds, open streams may continue after SIGTERM.
     #[serde(default)]
     pub drain_timeout_s: f64,
     pub version: String,
     #[serde(default)]
     pub log: LogSettings,
-    /// Collector of traces, for OTLP over HTTP.
+    /// URL to which traces are exported (OTLP over HTTP).
     #[serde(default)]
     pub otlp_traces_endpoint: Option<String>,
     #[serde(default)]
     pub notify_socket: Option<String>,
     #[serde(default = "one")]
     pub worker_threads: usize,
-    /// Files from which the configuration was generated; a change of one of them triggers a reload.
+    /// Files from which the configuration was generated. The gateway reloads when one of them
+    /// changes.
     #[serde(default)]
     pub watched: Vec<PathBuf>,
     /// Warnings about the configuration, to be logged.
@@ -99,15 +103,15 @@ pub struct Config {
     pub(crate) given: serde_json::Map<String, serde_json::Value>,
 }
 
-/// Endpoint picker for Envoy. It uses the TLS certificate of the proxy.
+/// Endpoint picker for Envoy. It uses the same TLS certificate as the proxy.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExtProc {
     pub host: String,
     /// 0 selects a free port.
     pub port: u16,
-    /// The only pool that the picker uses; `None`: the pool is chosen by the routing rules, as in
-    /// the proxy.
+    /// The only pool that the picker uses. `None`: the routing rules choose the pool, as in the
+    /// proxy.
     #[serde(default)]
     pub pool: Option<String>,
 }
@@ -130,26 +134,26 @@ pub struct PoolConfig {
     /// Mirroring: a share of the requests is also sent to another pool, for comparison.
     #[serde(default)]
     pub mirror: Option<MirrorSettings>,
-    /// Model directory or GGUF file common to all replicas. Its tokenizer and chat template produce
-    /// the token ids that KV events refer to.
+    /// Model directory or GGUF file that all replicas serve. KV events name blocks by token ids;
+    /// this model's tokenizer and chat template give the token ids of a prompt.
     #[serde(default)]
     pub tokenizer: Option<PathBuf>,
-    /// Requires a tokenizer.
+    /// Where replicas publish KV events; `None`: they are not followed. Requires a tokenizer.
     #[serde(default)]
     pub kv_events: Option<KvEvents>,
 }
 
-/// Endpoints on which replicas publish their KV blocks. The placeholders `{host}`, `{port}` and
-/// `{LABEL}` are replaced by the values of each replica.
+/// ZeroMQ endpoints on which replicas publish their KV blocks. In each endpoint, `{host}`, `{port}`
+/// and `{LABEL}` (a label's name) are replaced by the values of the replica.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KvEvents {
     /// `tcp://{host}:5557`
     pub endpoint: String,
-    /// Endpoint that replays past events.
+    /// Endpoint from which past events are read again.
     #[serde(default)]
     pub replay_endpoint: Option<String>,
-    /// Topic prefix of the subscription.
+    /// Prefix of the topics that are subscribed to.
     #[serde(default)]
     pub topic: String,
 }
@@ -158,16 +162,16 @@ pub struct KvEvents {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelRule {
-    /// Model name in requests; `*` matches every other name.
+    /// Model name in requests; `*` matches every name without a rule of its own.
     pub name: String,
-    /// Targets; each request gets one at random, by weight.
+    /// Pools that serve the model; each request gets one of them, chosen by weight.
     pub targets: Vec<Target>,
     /// Default priority, for requests without an objective.
     #[serde(default)]
     pub priority: i32,
 }
 
-/// An objective, named by the header `x-gateway-inference-objective`.
+/// A named priority. A request selects it by the header `x-gateway-inference-objective`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Objective {
@@ -175,7 +179,8 @@ pub struct Objective {
     /// Pool to which the objective is limited; `None`: all pools.
     #[serde(default)]
     pub pool: Option<String>,
-    /// Higher priorities are served first; requests below 0 are not queued.
+    /// Requests with a higher priority are served first. A full pool refuses those below 0, rather
+    /// than queue them.
     pub priority: i32,
 }
 
@@ -184,14 +189,16 @@ pub struct Objective {
 #[serde(deny_unknown_fields)]
 pub struct Target {
     pub pool: String,
-    /// `None`: unchanged. Otherwise the name is rewritten in requests and responses.
+    /// Name of the model in the pool, written into requests and replaced in responses; `None`:
+    /// unchanged.
     #[serde(default)]
     pub model: Option<String>,
     #[serde(default = "one_weight")]
     pub weight: u32,
 }
 
-/// Whether a path has plain segments only and does not collide with the gateway's own endpoints.
+/// Whether a path has plain segments only and differs in its first one from the gateway's
+/// endpoints.
 fn is_root(path: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'~');
     let segment = |one: &str| !one.is_empty() && one.bytes().all(plain);
@@ -201,7 +208,7 @@ fn is_root(path: &str) -> bool {
     rooted && !OWN.contains(&first) && segments.all(segment)
 }
 
-/// First segments of the gateway's own endpoints.
+/// First segments of the paths of the gateway's own endpoints.
 const OWN: [&str; 11] = [
     "v1",
     "health",
@@ -246,7 +253,7 @@ fn one_weight() -> u32 {
 
 impl Config {
     /// # Errors
-    /// The JSON or one of its rules is invalid; the text names the culprit.
+    /// The JSON is malformed or a setting is invalid; the text names it.
     pub fn from_json(text: &str) -> Result<Self, String> {
         let mut config: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
         config.given = serde_json::from_str(text).map_err(|error| error.to_string())?;

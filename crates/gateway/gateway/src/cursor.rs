@@ -1,15 +1,15 @@
-//! A cursor over JSON text without a parser: strings are skipped with `memchr`, nested values by
-//! counting brackets.
+//! A cursor over JSON text, without a full parse: strings are skipped with `memchr`, nested values
+//! by counting brackets.
 
 use std::ops::Range;
 
 use memchr::memchr2;
 
-/// Bytes to scan one by one before a call of `memchr2` pays off.
+/// Number of bytes that are scanned one by one before `memchr2` is called.
 const NEAR: usize = 16;
 
-/// Position of the next quote or backslash. In text with many escapes they are close together, and
-/// a byte-wise scan is faster than starting `memchr2`.
+/// Offset of the next quote or backslash in `rest`. In text with many escapes they are close
+/// together, so that a byte-wise scan is faster than a call of `memchr2`.
 fn quote_or_backslash(rest: &[u8]) -> Option<usize> {
     let matters = |byte: &u8| matches!(byte, b'"' | b'\\');
     let (near, far) = rest.split_at(rest.len().min(NEAR));
@@ -17,7 +17,7 @@ fn quote_or_backslash(rest: &[u8]) -> Option<usize> {
     found.or_else(|| Some(NEAR + memchr2(b'"', b'\\', far)?))
 }
 
-/// Position of a byte that is invalid in JSON.
+/// The JSON is invalid at byte offset `at`.
 #[derive(Debug)]
 pub(crate) struct Malformed {
     pub(crate) at: usize,
@@ -62,7 +62,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Consumes the string at the cursor.
+    /// Consumes the string at the cursor; returns its byte range, with the quotes.
     pub(crate) fn string(&mut self) -> Result<Range<usize>, Malformed> {
         let start = self.at;
         self.expect(b'"')?;
@@ -80,7 +80,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Consumes the value at the cursor, of any type.
+    /// Consumes the value at the cursor, of any type; returns its byte range.
     pub(crate) fn value(&mut self) -> Result<Range<usize>, Malformed> {
         let start = self.at;
         match self.body.get(start) {
@@ -90,7 +90,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Consumes an object or array.
+    /// Consumes an object or array; returns its byte range.
     fn nested(&mut self) -> Result<Range<usize>, Malformed> {
         let start = self.at;
         let mut depth = 0usize;
@@ -112,7 +112,7 @@ impl<'a> Cursor<'a> {
         Err(Malformed { at: start })
     }
 
-    /// Consumes a number, `true`, `false` or `null`.
+    /// Consumes a number, `true`, `false` or `null`; returns its byte range.
     fn word(&mut self) -> Result<Range<usize>, Malformed> {
         let start = self.at;
         let part = |byte: &&u8| byte.is_ascii_alphanumeric() || b"+-.".contains(byte);

@@ -1,8 +1,9 @@
-//! Detects the end of a streamed response.
+//! Detects whether a streamed response is complete.
 //!
-//! A clean end of the body is no proof of a complete response: a server that shuts down also closes
-//! its connections cleanly. Each protocol defines the final event and the member that identifies
-//! it. The same name at another level belongs to tool arguments or to a server's extension.
+//! A clean end of the body does not prove that the response is complete: a server that shuts down
+//! also closes its connections cleanly. Each protocol has a final event and a member that
+//! identifies it. The same name at another level belongs to tool arguments or to a server's
+//! extension.
 
 use axum::http::StatusCode;
 use memchr::memmem;
@@ -15,15 +16,15 @@ use crate::filter::BodyFilter;
 
 const DONE: &[u8] = b"[DONE]";
 
-/// The end-of-stream rule of an endpoint.
+/// How the end of a stream is recognised; it depends on the endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Protocol {
-    /// A `finish_reason` for every choice; `[DONE]`, if at least one choice has finished or no
-    /// event has the member; or an `error`.
+    /// Ends when every choice has a `finish_reason`; at `[DONE]`, if a choice has finished or no
+    /// event has a `finish_reason`; or at an `error`.
     Choices,
-    /// An event with one of these values of `type`.
+    /// Ends with an event whose `type` is one of these.
     Types(&'static [&'static str]),
-    /// The end of the body.
+    /// Has no final event: it ends when the body ends.
     Other,
 }
 
@@ -36,21 +37,21 @@ const RESPONSES: Protocol = Protocol::Types(&[
     "error",
 ]);
 
-/// Detects the end of one response from its events.
+/// Detects the end of one response from its events, and removes a premature `[DONE]`.
 #[derive(Debug)]
 pub(crate) struct EndDetector {
     protocol: Protocol,
     choices: u64,
     /// Number of finished choices.
     finished: u64,
-    /// Events have a `finish_reason` member.
+    /// Whether events have a member `finish_reason`.
     has_reasons: bool,
-    /// The final event has been received.
+    /// Whether the final event has been received.
     is_final: bool,
 }
 
 impl EndDetector {
-    /// A detector for the response at `path` with this number of choices.
+    /// A detector for the response at `path` with `choices` choices.
     pub(crate) fn new(status: StatusCode, path: &str, choices: u64) -> Self {
         let protocol = match path {
             _ if status != StatusCode::OK => Protocol::Other,
@@ -114,7 +115,8 @@ impl EndDetector {
         self.is_final || self.finished >= self.choices || self.protocol == Protocol::Other
     }
 
-    /// Whether `rest`, which lacks the terminating empty line, is still a valid event.
+    /// Whether `rest`, the bytes at the end of the stream without the empty line that ends an
+    /// event, is a complete event nevertheless.
     pub(crate) fn is_event(&self, rest: &Event) -> bool {
         let is_whole = |data: &[u8]| {
             let mut values = serde_json::Deserializer::from_slice(data).into_iter::<IgnoredAny>();
@@ -126,7 +128,7 @@ impl EndDetector {
         }
     }
 
-    /// Whether the event is a premature `[DONE]`, before the response is complete.
+    /// Whether the event is a `[DONE]` that comes before the response is complete.
     fn belies(&self, event: &Event) -> bool {
         !self.has_come() && is_done(event)
     }
@@ -147,8 +149,8 @@ impl BodyFilter for EndDetector {
     }
 }
 
-/// Whether an event may end a choice or the response. Most events have a null `finish_reason` and
-/// are not parsed.
+/// Whether an event may end a choice or the response. Most events have a null `finish_reason`; for
+/// them the answer is no, so that they need not be parsed.
 fn may_end(event: &[u8]) -> bool {
     const REASON: &[u8] = b"\"finish_reason\"";
     let is_null = |at: usize| {

@@ -1,4 +1,5 @@
-//! The events of a stream (SSE), and the text of each choice in an event or a whole response.
+//! The events of a server-sent event (SSE) stream, and the text of each choice in an event or a
+//! whole response.
 
 use std::borrow::Cow;
 
@@ -8,12 +9,12 @@ use serde_json::Value;
 /// Maximum size of one event in bytes. A stream with a larger event is aborted.
 const MOST_EVENT: usize = 4 << 20;
 
-/// A reader of one stream.
+/// A reader that splits one stream into events.
 pub(crate) fn reader() -> EventReader {
     EventReader::new(MOST_EVENT)
 }
 
-/// The data of an event, without white space at its ends.
+/// The data of an event, without white space at its ends; `None` if the event has none.
 pub(crate) fn data(event: &Event) -> Option<Cow<'_, [u8]>> {
     Some(match event.data()? {
         Cow::Borrowed(data) => data.trim_ascii().into(),
@@ -21,20 +22,20 @@ pub(crate) fn data(event: &Event) -> Option<Cow<'_, [u8]>> {
     })
 }
 
-/// The JSON values in an event's data. The protocols send one; some servers send one value on each
-/// line.
+/// The JSON values in an event's data. By the protocols there is one, but some servers send one
+/// value on each line.
 pub(crate) fn values(data: &[u8]) -> impl Iterator<Item = Value> {
     let values = serde_json::Deserializer::from_slice(data).into_iter();
     values.map_while(Result::ok)
 }
 
-/// The content of an event or of a whole response, by choice.
+/// The text and finish reasons in an event or in a whole response.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct EventContent {
     pub(crate) texts: Vec<(u64, String)>,
-    /// Finish reasons, by choice.
+    /// Pairs of a choice's index and its finish reason.
     pub(crate) finishes: Vec<(u64, String)>,
-    /// The event is an error.
+    /// Whether the event or response is an error.
     pub(crate) failed: bool,
 }
 
@@ -68,7 +69,7 @@ impl EventContent {
         self.finish(index, &choice["finish_reason"]);
     }
 
-    /// Anthropic messages and OpenAI responses, which have a single choice.
+    /// Reads Anthropic messages and OpenAI responses, which have a single choice.
     fn other(&mut self, value: &Value) {
         let kind = value["type"].as_str().unwrap_or_default();
         self.failed |= matches!(kind, "error" | "response.failed");
@@ -141,7 +142,7 @@ mod tests {
         assert!(values("[DONE]").is_empty());
     }
 
-    /// The texts of all events, joined, and the reasons of the end.
+    /// The texts of all events, joined, and the finish reasons.
     fn joined(values: &[Value]) -> (String, Vec<String>) {
         let said: Vec<EventContent> = values.iter().map(EventContent::of).collect();
         assert!(said.iter().all(|one| !one.failed));

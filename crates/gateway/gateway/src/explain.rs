@@ -16,8 +16,9 @@ use crate::exact::Held;
 use crate::gateway::Gateway;
 use crate::pool::RoutingTrace;
 
-/// The decision for the body, with the scores of every replica. The request is neither sent nor
-/// reserved; a rule with several targets draws one. Answers 404 unless `explain` is enabled.
+/// The routing decision for the body, with the scores of every replica. The request is not sent and
+/// reserves nothing. If the model's rule has several targets, one is drawn. Answers 404 unless
+/// `explain` is enabled.
 pub(crate) async fn explain(
     State(gateway): State<Arc<Gateway>>,
     request: Request<Body>,
@@ -48,7 +49,7 @@ pub(crate) async fn explain(
     Ok(json(answer.to_string().into_bytes()))
 }
 
-/// The candidates in order of preference, then all other replicas.
+/// The candidates in the order of their ranking, then the replicas that were filtered out.
 fn replicas(look: &RoutingTrace) -> Vec<Value> {
     let all = &look.view.replicas;
     let Ok(decision) = &look.decision else {

@@ -1,4 +1,4 @@
-//! Failover of a stream: when its replica dies, another replica resumes the response.
+//! Failover of a stream: when its replica fails, another replica resumes the response.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -22,25 +22,25 @@ use crate::pool::Pool;
 use crate::resume_markers::Marked;
 use crate::text_resume::Continued;
 
-/// Upper bound of failovers for one response: a request that kills replicas is abandoned.
+/// Maximum number of failovers for one response: a request that makes replicas fail is abandoned.
 const MOST: usize = 5;
-/// Pause before the next round when all replicas have been tried.
+/// Pause between rounds: all replicas have been tried, or none takes requests.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// A request that is kept so that another replica can resume its response.
+/// A request in flight, kept so that another replica can resume its response.
 #[derive(Debug)]
 pub(crate) struct RequestContext {
     pub(crate) gateway: Arc<Gateway>,
     pub(crate) call: ProxiedRequest,
     pub(crate) pool: Arc<Pool>,
-    /// The model's name in the pool.
+    /// The model's name in the pool, which may differ from the client's name for it.
     pub(crate) model: String,
 }
 
-/// The search for a replica that resumes the response.
+/// The search for a replica that resumes the response; `None`: not found.
 pub(crate) type ResumeFuture = Pin<Box<dyn Future<Output = Option<Answer>> + Send>>;
 
-/// How another replica learns the position at which to resume.
+/// How another replica learns where the response broke off: by resume markers, or by its text.
 #[derive(Debug)]
 enum Way {
     Marks(Marked),
@@ -51,18 +51,18 @@ enum Way {
 #[derive(Debug)]
 pub(crate) struct Failover {
     way: Way,
-    /// Final bytes of the replica that broke off, for a client whose response cannot be resumed.
+    /// The last bytes from the replica that failed, for the client if the response cannot be
+    /// resumed.
     pub(crate) last_words: Bytes,
     began: Instant,
     times: usize,
-    /// Memory share of the kept request body; `None` if the budget is exhausted.
+    /// The kept request body's share of the memory budget; `None` if the budget is exhausted.
     kept: Option<BodyShare>,
 }
 
 impl Failover {
-    /// Failover for a response with resume markers, or one that can be resumed from its text. If
-    /// there is no memory to keep the request, failover is disabled and the markers are only
-    /// stripped.
+    /// Failover for a response that has resume markers or can be resumed from its text. If there is
+    /// no memory to keep the request, failover is disabled; resume markers are then only removed.
     pub(crate) fn of(trip: &RequestContext, headers: &HeaderMap) -> Option<Self> {
         let way = match is_marked(headers) && is_read(headers) {
             true => Way::Marks(Marked::default()),
@@ -93,7 +93,7 @@ impl Failover {
         self.kept.is_some()
     }
 
-    /// Whether the replica itself has reported that it cannot continue.
+    /// Whether the replica has reported that it cannot continue.
     pub(crate) fn failed(&self) -> bool {
         match &self.way {
             Way::Marks(marked) => marked.failed(),
@@ -101,8 +101,8 @@ impl Failover {
         }
     }
 
-    /// Starts the search for a replica other than the lost one; `None` if the response cannot be
-    /// resumed.
+    /// Starts the search for a replica other than `lost`, which failed; `None` if the response
+    /// cannot be resumed.
     pub(crate) fn go_on(
         &mut self,
         trip: &Arc<RequestContext>,
@@ -144,7 +144,8 @@ impl Failover {
 }
 
 impl BodyFilter for Failover {
-    /// Strips or rewrites events, and holds back those that another replica may send again.
+    /// Removes resume markers or rewrites events, and holds back events that another replica may
+    /// send again.
     fn events(&mut self, events: &mut Vec<Event>) {
         for event in std::mem::take(events) {
             match &mut self.way {
@@ -162,12 +163,12 @@ impl BodyFilter for Failover {
     }
 }
 
-/// Whether the response has resume markers.
+/// Whether the response's headers announce resume markers.
 fn is_marked(headers: &HeaderMap) -> bool {
     headers.contains_key(RESUMABLE)
 }
 
-/// The text accumulator of the stream, if it may be resumed from its text.
+/// Collects the text of the stream, if the stream may be resumed from it.
 fn by_text(trip: &RequestContext, headers: &HeaderMap) -> Option<Continued> {
     let config = &trip.gateway.config;
     let wanted = config.resume_by_text && config.resume_timeout_s > 0.0 && is_read(headers);
@@ -176,10 +177,10 @@ fn by_text(trip: &RequestContext, headers: &HeaderMap) -> Option<Continued> {
         .flatten()
 }
 
-/// Whether a response with these headers can continue a broken one.
+/// Whether the headers of another replica's response allow it to continue the broken one.
 type Fits = fn(&HeaderMap) -> bool;
 
-/// Sends `body` to other replicas until one resumes the response.
+/// Sends `body` to other replicas until one of them resumes the response.
 async fn elsewhere(
     trip: Arc<RequestContext>,
     body: Bytes,

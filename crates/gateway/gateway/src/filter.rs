@@ -1,25 +1,25 @@
-//! Stages of a response body on its way to the client.
+//! Stages through which a response body passes on its way to the client.
 
 use axum::body::Bytes;
 use bytes::BytesMut;
 use penstock_api_types::sse_reader::Event;
 
-/// A stage that sees each event of a stream once, or each part of a body in one piece.
+/// A stage. It sees each event of a stream once, or each chunk of a body that is not a stream.
 pub(crate) trait BodyFilter {
-    /// Processes the next events, in order. A filter may change or remove them, or hold some back
-    /// and release them with later ones.
+    /// Processes the next events, in order. A stage may change or remove events, or hold some back
+    /// and release them before later ones.
     fn events(&mut self, events: &mut Vec<Event>);
 
-    /// Appends the events held back, at the end of a stream.
+    /// Appends the events that it still holds back, at the end of a stream.
     fn release(&mut self, _events: &mut Vec<Event>) {}
 
-    /// Processes the next part of a body in one piece.
+    /// Processes the next chunk of a body that is not a stream.
     fn part(&mut self, part: Bytes) -> Bytes {
         part
     }
 }
 
-/// The bytes of `events`; not copied if they are one event or a piece of `chunk`.
+/// The bytes of `events`. They are not copied if they are a single event or adjacent in `chunk`.
 pub(crate) fn joined(events: &[Event], chunk: &Bytes) -> Bytes {
     let address = |event: &Event| event.bytes().as_ptr() as usize;
     let (first, others) = match events {

@@ -9,7 +9,7 @@ use memchr::memmem;
 /// Maximum size of a part's headers in bytes.
 const MOST_HEAD: usize = 8 << 10;
 
-/// Why a body is not a routable form.
+/// Why a form cannot be routed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FormError {
     #[error("The request body is not a whole form (byte {at}).")]
@@ -18,7 +18,7 @@ pub(crate) enum FormError {
     Twice,
 }
 
-/// The boundary of a multipart form; `None` if the body is not one.
+/// The boundary of a multipart form; `None` if the content type is not one.
 pub(crate) fn boundary(headers: &HeaderMap) -> Option<String> {
     let kind = headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
     let (kind, parameters) = kind.split_once(';')?;
@@ -39,10 +39,10 @@ fn parameter(parameters: &str, name: &str) -> Option<String> {
     Some(quoted.unwrap_or(value).to_owned())
 }
 
-/// Byte range of the value of the part `model`.
+/// Byte range of the value of the part `model`; `None` if the form lacks it.
 ///
 /// # Errors
-/// The form is truncated, or has two such parts: a replica might read the other one.
+/// The form is truncated, or has two parts `model`: a replica might read the other one.
 pub(crate) fn model(body: &[u8], boundary: &str) -> Result<Option<Range<usize>>, FormError> {
     let delimiter = format!("\r\n--{boundary}");
     let finder = memmem::Finder::new(delimiter.as_bytes());
@@ -62,7 +62,8 @@ pub(crate) fn model(body: &[u8], boundary: &str) -> Result<Option<Range<usize>>,
         let near = &rest[line..rest.len().min(line + MOST_HEAD)];
         let head = memmem::find(near, b"\r\n\r\n").ok_or(malformed(at))?;
         let value = at + line + head + 4;
-        // the delimiter of an empty part shares its line break with the part's headers
+        // an empty value has no line break of its own before the next delimiter: it shares that of
+        // the headers
         let length = finder.find(&body[value - 2..]).ok_or(malformed(value))?;
         let end = (value - 2 + length).max(value);
         if is_model(&near[..head]) && found.replace(value..end).is_some() {
@@ -72,7 +73,7 @@ pub(crate) fn model(body: &[u8], boundary: &str) -> Result<Option<Range<usize>>,
     }
 }
 
-/// Whether these are the headers of the part `model`.
+/// Whether `head` has the headers of the part `model`.
 fn is_model(head: &[u8]) -> bool {
     let head = String::from_utf8_lossy(head);
     let mut lines = head.split("\r\n").filter_map(|line| line.split_once(':'));

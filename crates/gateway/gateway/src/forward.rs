@@ -1,4 +1,4 @@
-//! The request path of the proxy.
+//! The path of a request through the proxy.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -23,7 +23,7 @@ use crate::relay::ResponseBody;
 
 pub(crate) const DECISION: &str = "x-penstock-decision";
 
-/// Handles any proxied request: admits, reads and routes it, and tries replicas until one answers.
+/// Handles a proxied request: admits, reads and routes it, and tries replicas until one responds.
 pub(crate) async fn forward(
     State(gateway): State<Arc<Gateway>>,
     request: Request<Body>,
@@ -70,9 +70,9 @@ async fn answered(gateway: &Arc<Gateway>, request: Request<Body>) -> Result<Resp
     }
 }
 
-/// Tries replicas one by one until one answers or the retries are used up. A 500 is retried on one
-/// more replica: if that one succeeds, the first replica was at fault. A non-idempotent request is
-/// not retried after a replica may have executed it.
+/// Tries replicas one by one until one responds or the retries are used up. A 500 is retried at one
+/// more replica: if that one succeeds, the first one was at fault. A non-idempotent request is not
+/// retried once a replica may have executed it.
 async fn round(
     gateway: &Gateway,
     call: &ProxiedRequest,
@@ -116,7 +116,7 @@ async fn round(
     }
 }
 
-/// Builds the client's response, which streams the replica's.
+/// Builds the client's response, whose body streams the replica's.
 fn relayed(
     gateway: &Arc<Gateway>,
     call: ProxiedRequest,

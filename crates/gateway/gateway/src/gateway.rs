@@ -20,7 +20,7 @@ use crate::models::{Destination, Models};
 use crate::pool::Pool;
 use crate::stop::ShutdownSignal;
 
-/// Default maximum size of a body; the largest are images encoded as text.
+/// Default maximum size of a request body in bytes; the largest have images encoded as text.
 const MAX_BODY_BYTES: usize = 20 << 20;
 
 /// The gateway: pools, rules, keys and counters.
@@ -28,29 +28,30 @@ const MAX_BODY_BYTES: usize = 20 << 20;
 pub struct Gateway {
     pub(crate) config: Config,
     pub(crate) client: Client,
-    /// Client for the gateway's own requests to replicas (polls), with their key.
+    /// Client for the gateway's own requests to replicas (health checks, metrics), with the
+    /// replicas' API key.
     pub(crate) poller: Client,
     pub(crate) models: Models,
     pub(crate) classes: Classes,
     pub(crate) metrics: Metrics,
     pub(crate) backend_key: BackendKey,
-    /// Unix time, in seconds.
+    /// Start of the gateway, in seconds of Unix time.
     pub(crate) started: u64,
     pub(crate) guard: Arc<Guard>,
-    /// The pools as last configured; locked during a reload.
+    /// The pools as last configured. Locked during a reload.
     pub(crate) pools: Mutex<Vec<PoolConfig>>,
     /// Configuration warnings that have been logged.
     warned: Mutex<Vec<String>>,
     bodies: BodyBudget,
-    /// Memory budget of the request bodies kept for failover.
+    /// Memory budget of the request bodies that are kept for failover.
     pub(crate) kept_bodies: BodyBudget,
-    /// Ends streams that outlast the drain.
+    /// Signals that streams still open after the drain must end.
     pub(crate) stopper: ShutdownSignal,
     open: Arc<AtomicUsize>,
     draining: AtomicBool,
 }
 
-/// An admitted request; dropped at the end of its response.
+/// A place among the requests in flight, held by an admitted request until its response ends.
 #[derive(Debug)]
 pub(crate) struct Place(Arc<AtomicUsize>);
 
@@ -61,7 +62,7 @@ impl Drop for Place {
 }
 
 impl Gateway {
-    /// Starts the fleets, on the current tokio runtime.
+    /// Starts the fleets of all pools on the current tokio runtime.
     ///
     /// # Errors
     /// [`StartError`]
@@ -107,7 +108,7 @@ impl Gateway {
         })
     }
 
-    /// Logs the configuration warnings that are new.
+    /// Logs those of the configuration warnings that have not been logged yet.
     pub(crate) fn warn(&self, warnings: &[String]) {
         let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
         for warning in warnings.iter().filter(|one| !warned.contains(one)) {
@@ -143,17 +144,17 @@ impl Gateway {
         self.bodies.hold()
     }
 
-    /// Memory budget of the bodies being read.
+    /// Memory budget of the request bodies that are being read.
     pub(crate) fn bodies(&self) -> &BodyBudget {
         &self.bodies
     }
 
-    /// Maximum size of a body in bytes.
+    /// Maximum size of a request body in bytes.
     pub(crate) fn most_bytes(&self) -> usize {
         self.config.limits.max_body_bytes.unwrap_or(MAX_BODY_BYTES)
     }
 
-    /// The destination for a model, limited to the pool `only` if given.
+    /// Where requests for a model go. If `only` is given, no other pool is considered.
     ///
     /// # Errors
     /// 404: no such model.
@@ -168,7 +169,7 @@ impl Gateway {
         })
     }
 
-    /// The class of a request, which sets its order in a saturated pool's queue.
+    /// The class of a request: its priority and tenant, which order it in the queue of a full pool.
     pub(crate) fn class(
         &self,
         headers: &HeaderMap,
@@ -188,7 +189,8 @@ impl Gateway {
         self.draining.load(Ordering::Acquire)
     }
 
-    /// Whether the load is so high that optional work, such as mirroring, is skipped.
+    /// Whether more than half of the allowed requests are in flight; optional work such as
+    /// mirroring is then skipped.
     pub(crate) fn is_busy(&self) -> bool {
         self.open_requests() > self.config.max_requests / 2
     }
@@ -213,8 +215,8 @@ impl Gateway {
         )
     }
 
-    /// Waits up to `patience` until the replicas of every pool have been checked once. Returns
-    /// whether a replica takes requests.
+    /// Waits up to `patience` for each pool until all its replicas have been checked once. Returns
+    /// whether at least one replica takes requests.
     pub async fn ready(&self, patience: Duration) -> bool {
         for pool in self.models.pools().iter() {
             pool.fleet.ready(patience).await;

@@ -1,4 +1,4 @@
-//! Headers that a proxy changes (RFC 9110, section 7.6).
+//! HTTP headers that a proxy changes (RFC 9110, section 7.6).
 
 use std::net::SocketAddr;
 
@@ -23,7 +23,7 @@ const HOP_BY_HOP: [HeaderName; 9] = [
     header::UPGRADE,
 ];
 
-/// Removes hop-by-hop headers.
+/// Removes the headers that concern a single connection (hop-by-hop).
 pub(crate) fn end_to_end(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
@@ -38,7 +38,8 @@ pub(crate) fn end_to_end(headers: &mut HeaderMap) {
 }
 
 /// Prepares the head of a replica's response for the client's connection: sets the version to
-/// HTTP/1.1 and drops hop-by-hop headers, and a length beside chunked encoding.
+/// HTTP/1.1 and removes hop-by-hop headers. Removes `content-length` too if the response is
+/// chunked.
 pub(crate) fn to_client(parts: &mut Parts) {
     if parts.headers.contains_key(header::TRANSFER_ENCODING) {
         parts.headers.remove(header::CONTENT_LENGTH);
@@ -64,8 +65,8 @@ pub(crate) fn is_stream(headers: &HeaderMap) -> bool {
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }
 
-/// Turns a client's headers into the headers of the request to a replica, which has its own length
-/// and host. Compression is not requested, since the gateway reads responses as they pass.
+/// Turns a client's headers into those of the request to a replica, which has a host and length of
+/// its own. Compression is not offered, because the gateway reads responses as they pass.
 pub(crate) fn to_replica(
     headers: &mut HeaderMap,
     peer: Option<SocketAddr>,
@@ -108,10 +109,10 @@ pub(crate) fn to_replica(
     }
 }
 
-/// The API key sent to replicas.
+/// The API key that the gateway sends to replicas.
 #[derive(Debug, Clone)]
 pub(crate) enum BackendKey {
-    /// The client's key, because the gateway has no keys.
+    /// The client's key: the gateway requires no keys itself.
     Clients,
     None,
     Own(HeaderValue),

@@ -61,7 +61,7 @@ pub(crate) async fn health(State(gateway): State<Arc<Gateway>>) -> Result<Respon
     }
 }
 
-/// `GET /ready`: like `/health`, but 503 while draining.
+/// `GET /ready`: as `/health`, but 503 while the gateway drains.
 pub(crate) async fn ready(State(gateway): State<Arc<Gateway>>) -> Result<Response, Failure> {
     if gateway.draining() {
         return Err(ApiError::unavailable("The gateway is shutting down.", 5).into());

@@ -1,5 +1,5 @@
-//! Watch of the inference extension's resources in the namespaces of the pools. They are
-//! interpreted in Python, which also reads them from files.
+//! Watches the resources (kinds) of the Gateway API inference extension in the namespaces of the
+//! pools. Python interprets them, as it does when they are in files.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ const KINDS: [((&str, &str), &str); 7] = [
     (LLM_D, "inferencemodelrewrites"),
 ];
 
-/// A resource without the parts that the gateway ignores, such as its status.
+/// A resource, without the fields that the gateway ignores, such as its status.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Resource {
@@ -48,10 +48,10 @@ struct Metadata {
     labels: BTreeMap<String, String>,
 }
 
-/// A cluster and a namespace.
+/// A Kubernetes cluster and one of its namespaces.
 type Place = (Cluster, String);
 
-/// The resources of all namespaces with InferencePools.
+/// The resources in all namespaces from which pools take an InferencePool.
 #[derive(Debug)]
 pub(crate) struct Kinds {
     places: Vec<Place>,
@@ -87,7 +87,7 @@ impl Kinds {
         }
     }
 
-    /// Whether these are the namespaces of `pools`.
+    /// Whether the watched namespaces are those of `pools`.
     pub(crate) fn are_of(&self, pools: &[PoolConfig]) -> bool {
         self.places == places(pools)
     }
@@ -96,7 +96,7 @@ impl Kinds {
         self.places.is_empty()
     }
 
-    /// Notified at each change.
+    /// Is notified at each change of a resource.
     pub(crate) fn changed(&self) -> Arc<Notify> {
         self.changed.clone()
     }

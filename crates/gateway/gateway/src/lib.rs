@@ -1,6 +1,6 @@
-//! Reverse proxy for replicas of OpenAI-compatible servers: it picks a replica for each request by
-//! load and cached prefix, streams the response through, and resumes it on another replica when one
-//! fails.
+//! Reverse proxy in front of servers with OpenAI's API (replicas): it picks a replica for each
+//! request by load and cached prefix, streams the response through, and resumes it on another
+//! replica when one fails.
 //!
 //! The request path, in reading order: [`forward::forward`], [`call::ProxiedRequest::read`],
 //! [`pool::Pool::route`], [`relay::ResponseBody`].

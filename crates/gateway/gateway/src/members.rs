@@ -1,5 +1,5 @@
-//! Body members needed by some policies. They require a full parse, which is done only if a policy
-//! reaches that point.
+//! Members of a request body that only some policies need. They require a full parse of the body,
+//! which is done only when such a policy applies.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -13,7 +13,7 @@ const TEXTS: [&str; 4] = [
 ];
 pub(crate) const RESPONSES: &str = "/v1/responses";
 
-/// Absent members, and null, are null.
+/// Values of the members; absent ones are null.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Members {
@@ -32,8 +32,9 @@ impl Members {
         serde_json::from_slice(body).ok()
     }
 
-    /// Whether a second computation of the request has no side effects. Responses are stored by
-    /// default, and may refer to earlier ones that a single server holds.
+    /// Whether the request can be computed a second time without side effects. Responses of
+    /// `/v1/responses` are stored by default, and may refer to earlier ones that a single server
+    /// holds.
     pub(crate) fn are_repeatable(&self, path: &str) -> bool {
         let stored = match path == RESPONSES {
             true => self.store != Value::Bool(false),
@@ -43,9 +44,9 @@ impl Members {
         is_text(path) && !stored && !refers && self.background != Value::Bool(true)
     }
 
-    /// Whether a response has side effects visible to a client: a background computation, an item
-    /// of a conversation, or explicit storage. A response stored by default, whose response was
-    /// never delivered, has an id unknown to the client.
+    /// Whether the request has side effects that a client can see: a background computation, an
+    /// item in a conversation, or a stored response. Storage by default does not count: a response
+    /// that was not delivered has an id that the client does not know.
     pub(crate) fn leave_something(&self) -> bool {
         let asked = |member: &Value| *member == Value::Bool(true);
         asked(&self.background) || asked(&self.store) || !self.conversation.is_null()
@@ -55,7 +56,7 @@ impl Members {
         self.stream == Value::Bool(true)
     }
 
-    /// Whether two computations give the same text, as far as the sampling parameters go.
+    /// Whether two computations give the same text, judged by the sampling parameters.
     pub(crate) fn are_deterministic(&self) -> bool {
         self.temperature.as_f64() == Some(0.0) || self.seed.is_number()
     }

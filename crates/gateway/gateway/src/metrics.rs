@@ -1,4 +1,4 @@
-//! Counters and histograms of the gateway.
+//! Counters and histograms of the gateway, and its metrics page.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use crate::hedge::hedge_page;
 use crate::mirror::mirror_page;
 use crate::pool::Pool;
 
-/// Bucket bounds in seconds.
+/// Bounds of histogram buckets, in seconds.
 const DECISION: &[f64] = &[
     0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 1.0,
 ];
@@ -26,9 +26,9 @@ const FIRST_TOKEN: &[f64] = &[
 
 #[derive(Debug)]
 pub(crate) struct Metrics {
-    /// By handler, for every outcome.
+    /// Counts of all requests, by handler and outcome.
     pub(crate) http: Arc<RequestCounts>,
-    /// By pool and outcome.
+    /// Number of responses that ended, by pool and outcome.
     endings: Mutex<BTreeMap<(Arc<str>, &'static str), u64>>,
     decision: Histogram,
     first_token: Histogram,
@@ -56,8 +56,8 @@ impl Metrics {
         }
     }
 
-    /// Records the time from a request's arrival to the choice of its replica; `before` is the
-    /// number of earlier attempts.
+    /// Records that a replica was chosen `after` the arrival of the request. `before`: number of
+    /// earlier attempts; above 0 it counts as a retry.
     pub(crate) fn decided(&self, after: Duration, before: usize) {
         match before {
             0 => self.decision.observe(after.as_secs_f64()),
@@ -74,7 +74,7 @@ impl Metrics {
         self.lost.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Records the duration of a successful failover, or a failed one.
+    /// Records the duration of a failover; `None`: no replica resumed the stream.
     pub(crate) fn failover(&self, after: Option<Duration>) {
         match after {
             Some(after) => self.failover.observe(after.as_secs_f64()),
@@ -82,12 +82,12 @@ impl Metrics {
         }
     }
 
-    /// Counts a stream whose request could not be kept for lack of memory.
+    /// Counts a stream that cannot be resumed, because there was no memory to keep its request.
     pub(crate) fn not_kept(&self) {
         self.not_kept.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a request refused at the maximum number in flight.
+    /// Counts a request that was refused because too many were in flight.
     pub(crate) fn refused(&self) {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
@@ -97,8 +97,8 @@ impl Metrics {
         *endings.entry((pool.clone(), outcome.word())).or_default() += 1;
     }
 
-    /// The metrics page; `open` is the number of requests in flight, `stale` the number of requests
-    /// sent again on a stale connection.
+    /// The metrics page. `open` is the number of requests in flight; `stale` is how often a request
+    /// was sent again because its kept connection had been closed.
     pub(crate) fn page(
         &self,
         version: &str,

@@ -1,4 +1,4 @@
-//! Maps models to pools.
+//! Maps the model names in requests to pools.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,10 +10,10 @@ use penstock_routing::Unroutable;
 use crate::config::ModelRule;
 use crate::pool::Pool;
 
-/// `Retry-After` in seconds.
+/// `Retry-After` header in seconds, for errors that a retry may avoid.
 pub(crate) const RETRY_AFTER: u32 = 1;
 
-/// The rules and pools in force; replaced as a whole.
+/// The rules and pools in force; a reload replaces both as a whole.
 #[derive(Debug)]
 pub(crate) struct Models(ArcSwap<Known>);
 
@@ -28,7 +28,7 @@ struct Rule {
     name: String,
     targets: Vec<Target>,
     priority: i32,
-    /// Number of draws so far.
+    /// Number of requests for which a target was drawn.
     drawn: AtomicU64,
 }
 
@@ -39,25 +39,25 @@ struct Target {
     weight: u32,
 }
 
-/// Destination of a request.
+/// Where a request goes.
 #[derive(Debug)]
 pub(crate) struct Destination {
     pub(crate) pool: Arc<Pool>,
-    /// The model's name in the pool, if it differs.
+    /// The model's name in the pool, if it differs from that in the request.
     pub(crate) renamed: Option<String>,
     /// The default priority, for requests without an objective.
     pub(crate) priority: i32,
 }
 
 impl Destination {
-    /// The client's error when no replica can take the request.
+    /// The error that the client gets if no replica can take the request.
     pub(crate) fn unroutable(&self, none: Unroutable) -> ApiError {
         let pool = &self.pool.name;
         ApiError::unavailable(format!("Pool {pool}: {none}."), RETRY_AFTER)
     }
 }
 
-/// Whether `only` allows the pool.
+/// Whether `only`, the name of a pool, allows this pool; `None` allows all.
 pub(crate) fn is_in(pool: &Pool, only: Option<&str>) -> bool {
     only.is_none_or(|only| *pool.name == *only)
 }
@@ -68,7 +68,7 @@ impl Models {
         Self(ArcSwap::from_pointee(Known::new(rules, pools)))
     }
 
-    /// Replaces rules and pools for new requests; requests already routed are unaffected.
+    /// Replaces rules and pools. Requests that have been routed keep theirs.
     pub(crate) fn replace(&self, rules: &[ModelRule], pools: Vec<Arc<Pool>>) {
         self.0.store(Arc::new(Known::new(rules, pools)));
     }
@@ -77,10 +77,10 @@ impl Models {
         self.0.load().pools.clone()
     }
 
-    /// Looks up the destination by an exact rule, else by the models that replicas list, else a
-    /// pool with a replica that lists no models, else by the rule `*`; `None` if no pool has the
-    /// model. A request without a model goes to the first pool. `only` limits the search to one
-    /// pool.
+    /// Finds the destination of a request for `model`, in this order: a rule of that name, a pool
+    /// with a replica that lists the model, a pool with a replica that lists no models, the rule
+    /// `*`. `None` if all fail. A request without a model goes to the first pool. `only` limits the
+    /// search to one pool.
     pub(crate) fn destination(
         &self,
         model: Option<&str>,
@@ -89,8 +89,8 @@ impl Models {
         self.0.load().destination(model.unwrap_or_default(), only)
     }
 
-    /// Valid model names: exact rules, and models that replicas list. `only` limits them to one
-    /// pool.
+    /// The model names that requests may use: those of rules, and those that replicas list. `only`
+    /// limits them to one pool.
     pub(crate) fn names(&self, only: Option<&str>) -> Vec<String> {
         self.0.load().names(only)
     }
@@ -159,7 +159,7 @@ impl Known {
     }
 }
 
-/// The first pool with a replica that lists `model`, else the first with one that lists no models.
+/// The first pool with a replica that lists `model`, else the first one whose models are unknown.
 fn serving<'a>(pools: impl Iterator<Item = &'a Arc<Pool>>, model: &str) -> Option<&'a Arc<Pool>> {
     let mut unsure = None;
     for pool in pools {
@@ -173,12 +173,12 @@ fn serving<'a>(pools: impl Iterator<Item = &'a Arc<Pool>>, model: &str) -> Optio
 }
 
 impl Rule {
-    /// Weighted draw: in each run of draws as long as the sum of the weights, every target is
-    /// chosen as often as its weight, spread evenly over the run.
+    /// Draws a target by weight: in each run of draws as long as the sum of the weights, every
+    /// target is chosen as many times as its weight says, spread over the run.
     fn draw(&self, only: Option<&str>) -> Option<Destination> {
         let targets = || self.targets.iter().filter(|one| is_in(&one.pool, only));
         let total: u64 = targets().map(|one| u64::from(one.weight)).sum();
-        // a step coprime to the total visits every number of a run once
+        // with a step coprime to the total, a run visits each number below the total once
         let number = self.drawn.fetch_add(1, Ordering::Relaxed);
         let mut left = number.wrapping_mul(coprime(total)) % total.max(1);
         let chosen = targets().find(|target| {
@@ -194,7 +194,8 @@ impl Rule {
     }
 }
 
-/// A number coprime to `total`, near its golden section.
+/// A number coprime to `total` and near 0.618 times it (the golden section), which spreads the
+/// draws.
 fn coprime(total: u64) -> u64 {
     let gcd = |mut a: u64, mut b: u64| {
         while b > 0 {

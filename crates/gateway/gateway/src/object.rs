@@ -1,4 +1,4 @@
-//! Incremental reader that extracts a JSON object's known members while its bytes pass.
+//! Incremental reader that finds known members of a JSON object while the bytes of its text pass.
 //!
 //! Only members defined by the protocol count: members of the object itself and, in events, of the
 //! nested response (`message` in Anthropic's API, `response` in OpenAI's). The same names at deeper
@@ -6,23 +6,23 @@
 
 use memchr::memchr2;
 
-/// Maximum size in bytes of a reported value; a longer value passes unreported.
+/// Maximum size in bytes of a member's value. A longer value passes as plain text.
 const MOST_VALUE: usize = 16 << 10;
 /// Length in bytes of the longest known name.
 const MOST_NAME: usize = 8;
 
-/// A reported member.
+/// A member whose value is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Member {
     Model,
     Usage,
 }
 
-/// A segment of the text; concatenated in order, the segments give the text.
+/// A segment of the JSON text. All segments in order give the text again.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Segment<'a> {
     Text(&'a [u8]),
-    /// A value, as JSON.
+    /// The value of the member, as JSON.
     Value(Member, &'a [u8]),
 }
 
@@ -30,36 +30,36 @@ pub(crate) enum Segment<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MemberName {
     Wanted(Member),
-    /// Contains the response inside an event.
+    /// A member of an event that contains the response.
     Answer,
     Other,
 }
 
-/// State of the reader, independent of how the text is chunked.
+/// State of the reader. It does not depend on how the text is cut into chunks.
 #[derive(Debug, Default)]
 pub(crate) struct ObjectReader {
-    /// The text is an event: its response may be nested one level deeper.
+    /// Whether the text is an event, in which the response may be nested one level deeper.
     is_event: bool,
-    /// The text is not an object and passes unread.
+    /// Whether the text is not a JSON object, so that it passes unread.
     is_other: bool,
     depth: usize,
-    /// The object at the second level is a response.
+    /// Whether the object at the second level is a response.
     in_answer: bool,
     in_string: bool,
     escaped: bool,
-    /// The next string is a name.
+    /// Whether the next string is a member's name.
     before_name: bool,
-    /// The name being read, or the last one read. `None`: not inside a name.
+    /// The name being read, or the last one that was read; `None` inside of values.
     name: Option<Vec<u8>>,
     /// The member whose value comes next or is being read.
     wanted: Option<Member>,
     value: Vec<u8>,
-    /// The depth at which the current value began.
+    /// The depth at which the current value began; `None` outside of reported values.
     value_depth: Option<usize>,
 }
 
 impl ObjectReader {
-    /// A reader for the events of a stream, or for a whole response.
+    /// A reader for the events of a stream (`is_event`), or for a whole response.
     pub(crate) fn new(is_event: bool) -> Self {
         Self {
             is_event,
@@ -67,7 +67,7 @@ impl ObjectReader {
         }
     }
 
-    /// Processes more of the text.
+    /// Processes more of the text, and calls `each` with its segments.
     pub(crate) fn read(&mut self, bytes: &[u8], mut each: impl FnMut(Segment<'_>)) {
         let (mut text, mut at) = (0, 0);
         while at < bytes.len() && !self.is_other {
@@ -99,13 +99,13 @@ impl ObjectReader {
         put(&bytes[text..], &mut each);
     }
 
-    /// Flushes the bytes held back at the end of the text and resets the reader.
+    /// Ends the text: passes on the bytes of an incomplete value, and resets the reader.
     pub(crate) fn end(&mut self, mut each: impl FnMut(Segment<'_>)) {
         put(&self.value, &mut each);
         *self = Self::new(self.is_event);
     }
 
-    /// Continues a value from `at`; returns the start of the following text.
+    /// Continues a value at index `at`; returns the index at which the text after it starts.
     fn read_value(
         &mut self,
         bytes: &[u8],
@@ -181,7 +181,7 @@ impl ObjectReader {
         }
     }
 
-    /// Whether the members at this level are read.
+    /// Whether the names of members at the current depth are read.
     fn is_followed(&self) -> bool {
         self.depth == 1 || (self.depth == 2 && self.in_answer)
     }
@@ -230,7 +230,7 @@ mod tests {
 
     use super::*;
 
-    /// The values that were found, and the text without them, whose places have a `#`.
+    /// The values that were found, and the text with a `#` in place of each.
     fn found(is_event: bool, text: &[u8], size: usize) -> (Vec<(Member, Value)>, String) {
         let (mut reader, mut wanted, mut out) =
             (ObjectReader::new(is_event), Vec::new(), Vec::new());

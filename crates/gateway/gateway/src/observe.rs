@@ -1,5 +1,5 @@
-//! Observes a response as it passes, for fleet, pool, metrics and token accounting. It makes one
-//! change: the model's name.
+//! Observes a response as it passes, for fleet, pool, metrics and token accounting. Its only change
+//! to the response is the model's name.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,13 +21,13 @@ use crate::object::{Member, ObjectReader, Segment};
 use crate::pool::{Pool, Routed};
 use crate::rename::Rename;
 
-/// A response in flight, through the proxy or Envoy. It ends once.
+/// A response in flight, relayed by the proxy or by Envoy. It ends once.
 #[derive(Debug)]
 pub(crate) struct ResponseObserver {
     gateway: Arc<Gateway>,
     pool: Arc<Pool>,
     charge: Charge,
-    /// The replica, until its part has ended.
+    /// The replica that responds; `None` once its part in the response has ended.
     routed: Option<Routed>,
     arrived: Instant,
     delivery: Delivery,
@@ -38,7 +38,8 @@ pub(crate) struct ResponseObserver {
 }
 
 impl ResponseObserver {
-    /// The response to a request that `arrived` at that time, from the chosen replica.
+    /// Observer of the response from the replica of `routed`, to a request that `arrived` at that
+    /// time.
     pub(crate) fn new(
         gateway: Arc<Gateway>,
         pool: Arc<Pool>,
@@ -60,7 +61,8 @@ impl ResponseObserver {
         }
     }
 
-    /// Processes the header. `rename`: the model's names at the replica and for the client.
+    /// Processes the response's header. `rename`: the model's names at the replica and for the
+    /// client.
     pub(crate) fn began(
         &mut self,
         status: StatusCode,
@@ -99,7 +101,8 @@ impl ResponseObserver {
         self.routed.as_ref()
     }
 
-    /// The replica failed to finish the response: its reservation ends, and a failover may follow.
+    /// Records that the replica failed to finish the response. Its reservation ends; a failover may
+    /// follow.
     pub(crate) fn lost(&mut self, outcome: Outcome) {
         if let Some(mut routed) = self.routed.take() {
             self.gateway.metrics.lost();
@@ -108,12 +111,12 @@ impl ResponseObserver {
         }
     }
 
-    /// Another replica has taken over.
+    /// Records that another replica has taken over.
     pub(crate) fn moved_to(&mut self, routed: Routed) {
         self.routed = Some(routed);
     }
 
-    /// Processes an event, and renames its model.
+    /// Processes an event, and replaces the model's name in it.
     fn event(&mut self, event: &mut Event) {
         self.count(event.data_lines().count());
         if let Some(data) = data(event) {
@@ -127,7 +130,8 @@ impl ResponseObserver {
         let Some(place) = data_place(event) else {
             return;
         };
-        // the lines form one text: a member may begin on one line and end on another
+        // the data lines form one JSON text, in which a member may begin on one line and end on
+        // another
         let mut text = BytesMut::new();
         for line in event.data_lines() {
             self.read(&event.bytes()[line], &mut text);
@@ -141,7 +145,7 @@ impl ResponseObserver {
         }
     }
 
-    /// Flushes the bytes held back of a single-body response, at its end.
+    /// The bytes that are still held back at the end of a single-body response.
     pub(crate) fn rest(&mut self) -> Bytes {
         let mut out = BytesMut::new();
         let (rename, charge) = (self.rename.as_ref(), &mut self.charge);
@@ -159,7 +163,7 @@ impl ResponseObserver {
             .read(text, |found| note(found, rename, charge, out));
     }
 
-    /// Counts the data lines of a stream.
+    /// Counts the data lines of a stream as output tokens.
     fn count(&mut self, lines: usize) {
         let Some(routed) = self.routed.as_mut().filter(|_| lines > 0) else {
             return;
@@ -194,8 +198,8 @@ impl BodyFilter for ResponseObserver {
         events.iter_mut().for_each(|event| self.event(event));
     }
 
-    /// Processes bytes of a response that is a single body or unreadable; returns the client's
-    /// version.
+    /// Processes bytes of a response that is a single body or cannot be read (compressed). Returns
+    /// the bytes for the client.
     fn part(&mut self, bytes: Bytes) -> Bytes {
         if self.delivery == Delivery::Unread {
             return bytes;
@@ -210,14 +214,15 @@ impl BodyFilter for ResponseObserver {
     }
 }
 
-/// Byte range from the first line of data to the last.
+/// Byte range from the start of an event's first data line to the end of its last.
 fn data_place(event: &Event) -> Option<Range<usize>> {
     let mut lines = event.data_lines();
     let first = lines.next()?;
     Some(first.start..lines.next_back().map_or(first.end, |last| last.end))
 }
 
-/// Records a segment of a response; appends its replacement to `out` if the model is renamed.
+/// Records a segment of a response. If the model is renamed, appends the segment to `out`, with the
+/// new name.
 fn note(found: Segment<'_>, rename: Option<&Rename>, charge: &mut Charge, out: &mut BytesMut) {
     let text = match (found, rename) {
         (Segment::Value(Member::Usage, json), _) => {

@@ -1,10 +1,11 @@
-//! Paths are forwarded unchanged. A path that a replica or an upstream proxy might normalize to a
-//! different one is rejected, since that would bypass the check of the path and of the API key.
+//! Checks of request paths. A path is forwarded unchanged. One that a replica or a proxy on the way
+//! might normalize to a different path is rejected, because that would bypass the check of the path
+//! and of the API key.
 
 use penstock_api_types::ApiError;
 
-/// Endpoints for POST requests with a body. Each has its own label in the request metrics; all
-/// other paths of `/v1` share one.
+/// Endpoints that take POST requests with a body of text. Each has a label of its own in the
+/// request metrics; all other paths of `/v1` share one.
 pub(crate) const TEXT: [&str; 13] = [
     "/v1/chat/completions",
     "/v1/completions",
@@ -21,14 +22,14 @@ pub(crate) const TEXT: [&str; 13] = [
     "/detokenize",
 ];
 
-/// Model names contain slashes, which clients percent-encode.
+/// Path of a model. Model names contain slashes, which clients percent-encode.
 const MODELS: &str = "/v1/models/";
 
 /// Checks a path without its query.
 ///
 /// # Errors
-/// 400: an empty or dot segment, an encoded slash, letter or control character, or a path
-/// parameter.
+/// 400: the path has an empty or dot segment, an encoded slash, letter or control character, or a
+/// path parameter.
 pub(crate) fn check_path(path: &str) -> Result<(), ApiError> {
     let plain = match path.strip_prefix(MODELS) {
         Some(name) => decoded(name).is_some_and(|name| is_plain(&name)),
@@ -45,8 +46,8 @@ pub(crate) fn check_path(path: &str) -> Result<(), ApiError> {
     })
 }
 
-/// Whether the path has no empty or dot segments, and no characters that some servers strip. The
-/// last segment may be empty.
+/// Whether the path has no empty or dot segments (the last segment may be empty), and no characters
+/// that some servers strip.
 fn is_plain(path: &str) -> bool {
     let mut segments = path.split('/').rev();
     let dots = |segment: &str| matches!(segment, "." | "..");
@@ -58,7 +59,7 @@ fn is_plain(path: &str) -> bool {
             .any(|byte| matches!(byte, b'\\' | b';') || byte.is_ascii_control())
 }
 
-/// Whether only characters that need it are percent-encoded.
+/// Whether no characters are percent-encoded except those that must be.
 fn encodes_little(path: &str) -> bool {
     let mut parts = path.split('%');
     parts.next();

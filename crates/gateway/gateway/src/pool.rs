@@ -1,5 +1,5 @@
-//! A pool: a fleet, the profile that picks from it, and the estimated contents of its replicas'
-//! prefix caches.
+//! A pool: a fleet, the profile that picks a replica from it, and an estimate of what its replicas'
+//! prefix caches hold.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -22,35 +22,37 @@ use crate::flow::FlowControl;
 use crate::hedge::Hedging;
 use crate::mirror::Mirror;
 
-/// Initial estimate of the bytes of a prompt's JSON per token.
+/// Initial estimate of the bytes of a prompt's text per token.
 const USUAL_BYTES: f32 = 4.0;
-/// Initial estimate of output tokens per second.
+/// Initial estimate of a response's output tokens per second.
 const USUAL_RATE: f32 = 40.0;
-/// Responses with fewer tokens are dominated by prefill and say little about the rate.
+/// Minimum number of output tokens for a measurement of the rate: prefill dominates the time of
+/// shorter responses.
 const RATED_TOKENS: u32 = 8;
-/// Minimum weights of a new sample in the running means.
+/// Minimum weight of a new sample in the running mean of the bytes per token, and weight in that of
+/// the rate.
 const MEAN_WEIGHT: f32 = 1.0 / 32.0;
 const RATE_WEIGHT: f32 = 1.0 / 8.0;
 /// Default KV capacity in tokens, for replicas that do not report theirs.
 const USUAL_KV_TOKENS: f32 = 2e6;
-/// Interval of health checks by a request that waits for its response.
+/// Interval at which a request that waits for its response looks at the health of its replica.
 const HEALTH_TICK: Duration = Duration::from_millis(500);
 
-/// A prompt, in the form used for routing.
+/// What routing needs to know of a prompt.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Prompt {
-    /// Hash chain from `penstock_prefix::text_chain`.
+    /// Hashes of the prompt's prefixes, from `penstock_prefix::text_chain`.
     pub(crate) chain: Vec<u64>,
     pub(crate) bytes: usize,
     /// Token ids if the pool has a tokenizer, otherwise empty.
     pub(crate) tokens: Vec<u32>,
-    /// The prompt has a cache salt: equal tokens do not imply a shared prefix.
+    /// Whether the prompt has a cache salt: equal tokens then do not imply a shared prefix.
     pub(crate) salted: bool,
-    /// Hash of the session id.
+    /// Hash of the session id, if the request has one.
     pub(crate) session: Option<u64>,
     /// Priority of the request's class: above 0 critical, below 0 sheddable.
     pub(crate) priority: i32,
-    /// Latency targets from the headers.
+    /// Latency targets from the request's headers.
     pub(crate) slo: Slo,
     /// Addresses of the only eligible replicas; `None`: all.
     pub(crate) subset: Option<Vec<String>>,
@@ -66,18 +68,19 @@ pub(crate) struct Pool {
     profile: ArcSwap<Profile>,
     index: Mutex<Index>,
     pub(crate) exact: Option<Exact>,
-    /// Bytes of prompt per token; bits of an f32.
+    /// Running mean of the bytes of prompt per token, as the bits of an f32.
     bytes_per_token: AtomicU32,
-    /// Number of responses in the mean.
+    /// Number of responses in the mean of the bytes per token.
     learned: AtomicU64,
-    /// Output tokens per second of a response; bits of an f32.
+    /// Running mean of a response's output tokens per second, as the bits of an f32.
     rate: AtomicU32,
     tickets: AtomicU64,
     pub(crate) expected: Expected,
 }
 
-/// Prompt tokens of routed requests, and the part estimated to be cached on the chosen replicas.
-/// Compared with the engines' hit counters, they show the accuracy of the estimates.
+/// Sums over routed requests: prompt tokens, and how many of them were estimated to be cached at
+/// the chosen replicas. Compared with the engines' counters of cache hits, they show how accurate
+/// the estimates are.
 #[derive(Debug, Default)]
 pub(crate) struct Expected {
     prompt: AtomicU64,
@@ -90,7 +93,7 @@ impl Expected {
         self.cached.fetch_add(cached as u64, Ordering::Relaxed);
     }
 
-    /// Prompt tokens, and cached ones.
+    /// Sum of the prompt tokens, and of those estimated to be cached.
     pub(crate) fn counts(&self) -> (u64, u64) {
         let read = |one: &AtomicU64| one.load(Ordering::Relaxed);
         (read(&self.prompt), read(&self.cached))
@@ -100,41 +103,41 @@ impl Expected {
 #[derive(Debug, Default)]
 struct Index {
     prefixes: PrefixIndex,
-    /// Replicas in the index, with their restart counts.
+    /// Replicas in the index, each with the number of its restarts.
     replicas: Vec<(ReplicaId, u32)>,
 }
 
-/// Estimates of the replicas' caches, by position in the view.
+/// Estimates of what the replicas' caches hold, by position in the view.
 #[derive(Debug, Default)]
 struct PrefixEstimate {
-    /// Cached tokens of the prompt.
+    /// Number of the prompt's tokens that each replica has cached.
     cached: Vec<f32>,
     caches: Vec<CacheState>,
-    /// The first link of the prompt's chain that no replica has.
+    /// The first hash of the prompt's chain that no replica has.
     unknown: Option<u64>,
 }
 
-/// Number of links that the replica at `place` can cache.
+/// Capacity of the cache of the replica at `place`, in hashes of a chain.
 fn capacity(view: &View, place: usize, unit_tokens: f32) -> f32 {
     let tokens = view.kv_tokens(place).unwrap_or(USUAL_KV_TOKENS);
     (tokens / unit_tokens).max(1.0)
 }
 
-/// A replica for a request, with the reservation.
+/// A replica picked for a request, with the reservation there.
 #[derive(Debug)]
 pub(crate) struct Routed {
     pub(crate) decision: Decision,
-    /// Cached tokens of the prompt, as published by the replica.
+    /// Number of the prompt's tokens that the replica has published as cached.
     held: Option<Held>,
     /// `http://host:port`
     pub(crate) url: Arc<str>,
     pub(crate) in_flight: InFlight,
-    /// Span of the attempt at the replica, if the trace is exported.
+    /// Trace span of the attempt at the replica, if the trace is exported.
     pub(crate) span: Option<OpenSpan>,
 }
 
 impl Routed {
-    /// Marks the attempt's span as failed, unless the client was served.
+    /// Marks the attempt's trace span as failed, unless the request was served.
     pub(crate) fn mark(&mut self, outcome: Outcome) {
         if let Some(span) = self.span.as_mut().filter(|_| outcome != Outcome::Served) {
             span.fail(outcome.word());
@@ -142,6 +145,7 @@ impl Routed {
     }
 }
 
+/// The decision, and the cached tokens that the replica has published:
 /// `10.0.0.1:8000 1.00 (cost 1.00 x 1) of 4, cached: pool 512 + ram 256`
 impl fmt::Display for Routed {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -153,17 +157,19 @@ impl fmt::Display for Routed {
     }
 }
 
-/// A decision and its inputs.
+/// A routing decision and its inputs.
 #[derive(Debug)]
 pub(crate) struct RoutingTrace {
     pub(crate) view: View,
-    /// Tokens of the prompt, and the estimated cached tokens by replica; missing entries are 0.
+    /// Tokens of the prompt, and how many of them each replica is estimated to have cached, by
+    /// position in the view; missing entries are 0.
     pub(crate) prompt_tokens: f32,
     pub(crate) cached: Vec<f32>,
     pub(crate) caches: Vec<CacheState>,
-    /// The cached tokens that each replica has published; empty without exact prefixes.
+    /// The cached tokens of the prompt that each replica has published; empty if the pool follows
+    /// no KV events.
     pub(crate) held: Vec<Option<Held>>,
-    /// Tokens per link of the prompt's chain.
+    /// Number of tokens that one hash of the prompt's chain covers.
     unit_tokens: f32,
     pub(crate) decision: Result<Decision, Unroutable>,
 }
@@ -202,12 +208,12 @@ impl Pool {
         })
     }
 
-    /// Replaces the profile for new requests.
+    /// Replaces the profile; requests that have been routed are unaffected.
     pub(crate) fn set_profile(&self, profile: Profile) {
         self.profile.store(Arc::new(profile));
     }
 
-    /// Picks and reserves a replica that serves `model` and has not been tried.
+    /// Picks a replica that serves `model` and is not among `tried`, and reserves capacity there.
     ///
     /// # Errors
     /// No replica can take the request.
@@ -289,7 +295,7 @@ impl Pool {
         }
     }
 
-    /// Estimates the replicas' caches from the requests that this gateway has sent.
+    /// Estimates what the replicas' caches hold, from the requests that this gateway has sent.
     fn believed(&self, view: &View, prompt: &Prompt, unit_tokens: f32) -> PrefixEstimate {
         if prompt.chain.is_empty() || !self.profile.load().needs_prefixes() {
             return PrefixEstimate::default();
@@ -320,7 +326,7 @@ impl Pool {
         self.exact.as_ref().filter(|_| !prompt.tokens.is_empty())
     }
 
-    /// Tokenizes a request's prompt, if the pool has exact prefixes.
+    /// Tokenizes a request's prompt, if the pool follows KV events and the profile uses prefixes.
     pub(crate) async fn tokenize(&self, prompt: &mut Prompt, path: &str, body: &Bytes) {
         let asked = self.profile.load().needs_prefixes() && !prompt.salted;
         if let Some(exact) = self.exact.as_ref().filter(|_| asked) {
@@ -329,7 +335,7 @@ impl Pool {
         }
     }
 
-    /// Records that a replica computes a prompt; `capacity` is its cache size in links.
+    /// Records that a replica computes a prompt. `capacity` is the size of its cache in hashes.
     fn note(&self, replica: ReplicaId, chain: &[u64], capacity: f32) {
         if !chain.is_empty() && self.profile.load().needs_prefixes() {
             let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
@@ -354,17 +360,17 @@ impl Pool {
         replica.is_some_and(|replica| replica.condition == Condition::Unhealthy)
     }
 
-    /// Average bytes of prompt per token.
+    /// Mean bytes of prompt per token.
     pub(crate) fn bytes_per_token(&self) -> f32 {
         f32::from_bits(self.bytes_per_token.load(Ordering::Relaxed))
     }
 
-    /// Estimated output tokens of a response after this time.
+    /// Estimated number of output tokens of a response that has taken `time`.
     pub(crate) fn tokens_in(&self, time: Duration) -> u64 {
         (f32::from_bits(self.rate.load(Ordering::Relaxed)) * time.as_secs_f32()) as u64
     }
 
-    /// Updates the output rate from a finished response.
+    /// Updates the output rate from a finished response of `tokens` output tokens.
     pub(crate) fn learn_rate(&self, tokens: u32, time: Duration) {
         if tokens < RATED_TOKENS {
             return;
@@ -375,14 +381,15 @@ impl Pool {
         self.rate.store(mean.to_bits(), Ordering::Relaxed);
     }
 
-    /// Updates the bytes per token from a response that reports its prompt tokens.
+    /// Updates the bytes per token from a response that reports the tokens of its prompt.
     pub(crate) fn learn(&self, bytes: usize, tokens: u32) {
         if bytes < TEXT_UNIT || tokens == 0 {
             return;
         }
         let mean = f32::from_bits(self.bytes_per_token.load(Ordering::Relaxed));
         let seen = (bytes as f32 / tokens as f32).clamp(0.5, 32.0);
-        // early samples weigh more, as the initial estimate may be off by more than a factor of 2
+        // early samples weigh more, because the initial estimate may be off by more than a factor
+        // of 2
         let before = self.learned.fetch_add(1, Ordering::Relaxed);
         let weight = (1.0 / (before + 1) as f32).max(MEAN_WEIGHT);
         let mean = mean + weight * (seen - mean);
@@ -398,7 +405,8 @@ impl Pool {
         conditions.any(|condition| condition.takes_beside(one_takes))
     }
 
-    /// Whether a replica lists `model`; `None`: no replica does, but at least one lists no models.
+    /// Whether a replica lists `model`; `None`: no replica lists it, but the models of at least one
+    /// are unknown.
     pub(crate) fn serves(&self, model: &str) -> Option<bool> {
         let view = self.fleet.view();
         let lists = |place: usize| Some(view.models(place)?.iter().any(|one| **one == *model));
@@ -423,8 +431,8 @@ pub(crate) fn profile(config: &PoolConfig) -> Result<Profile, StartError> {
     })
 }
 
-/// Replicas that serve `model`: those that list it, else those that list no models. `None` means
-/// all replicas, as for requests without a model.
+/// Replicas that serve `model`: those that list it; if there are none, those whose models are
+/// unknown. `None` means all replicas, as for requests without a model.
 fn serving(view: &View, model: &str) -> Option<Vec<ReplicaId>> {
     if model.is_empty() {
         return None;
@@ -439,7 +447,7 @@ fn serving(view: &View, model: &str) -> Option<Vec<ReplicaId>> {
     (serving.len() < lists.len()).then_some(serving)
 }
 
-/// The replicas of `allowed` with an address in `subset`; all of them without a subset.
+/// The replicas of `allowed` whose address is in `subset`; all of `allowed` if there is no subset.
 fn within(
     view: &View,
     allowed: Option<Vec<ReplicaId>>,
@@ -458,7 +466,7 @@ fn within(
 }
 
 impl Index {
-    /// Removes gone and restarted replicas from the index; ids are never reused.
+    /// Removes replicas that are gone or have restarted from the index. Ids are never reused.
     fn forget_others(&mut self, replicas: impl Iterator<Item = (ReplicaId, u32)> + Clone) {
         if self.replicas.iter().copied().eq(replicas.clone()) {
             return;

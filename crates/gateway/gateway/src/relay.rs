@@ -1,9 +1,9 @@
-//! The body of a response on its way from the replica to the client.
+//! Relays the body of a response from the replica to the client.
 //!
 //! Back-pressure is end to end: a client that does not read stops the replica's stream. Chunks that
-//! are available together are coalesced. A stream is forwarded in whole events, which pass a list
-//! of filters ([`ResponseBody::filters`]). A stream with resume markers is resumed by another
-//! replica if it breaks off.
+//! are available at the same time are joined. A stream is forwarded in whole events, each of which
+//! passes a list of filters ([`ResponseBody::filters`]). If a stream with resume markers breaks
+//! off, another replica resumes it.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ pub(crate) struct ResponseBody {
     source: Source,
     trip: Arc<RequestContext>,
     observer: ResponseObserver,
-    /// Splits a stream, until it breaks off for good.
+    /// Splits a stream into events, until the stream breaks off for good.
     reader: EventReader,
     /// The events of one chunk on their way through the filters; empty between chunks.
     events: Vec<Event>,
@@ -47,15 +47,15 @@ pub(crate) struct ResponseBody {
     failover: Option<Failover>,
     stall: StallTimer,
     stop: ShutdownWait,
-    /// Copies the response to a mirrored request for comparison.
+    /// Copies the response to the comparison with a mirrored request.
     mirror: Option<Tap>,
     _place: Place,
 }
 
-/// Source of the next bytes.
+/// Where the next bytes come from.
 enum Source {
     Replica(Gathered<Incoming>),
-    /// The search for another replica.
+    /// The search for another replica, which yields no bytes.
     Resuming(ResumeFuture),
 }
 
@@ -112,22 +112,23 @@ impl ResponseBody {
         self.observer.end(outcome);
     }
 
-    /// The filters of a body, in their order.
+    /// The filters that a body passes, in this order.
     fn filters(&mut self) -> impl Iterator<Item = &mut dyn BodyFilter> {
         let filters: [Option<&mut dyn BodyFilter>; 4] = [
-            // the end of the protocol, on the events that the replica sent
+            // detects the end of the response in the events as the replica sent them
             Some(&mut self.ending),
-            // markers out; events held back or rewritten
+            // removes resume markers; holds events back or rewrites them
             self.failover.as_mut().map(|one| one as &mut dyn BodyFilter),
-            // a copy of what the client gets, with the model's name at the replica
+            // copies what the client gets, but with the model's name at the replica
             self.mirror.as_mut().map(|one| one as &mut dyn BodyFilter),
-            // rate, charge, usage; the client's name of the model
+            // measures the output rate and charges for it; replaces the model's name by the
+            // client's
             Some(&mut self.observer),
         ];
         filters.into_iter().flatten()
     }
 
-    /// Processes bytes of the replica; returns the bytes for the client.
+    /// Passes bytes from the replica through the filters; returns the bytes for the client.
     fn passed(&mut self, bytes: Bytes) -> Bytes {
         if !self.observer.is_stream() {
             return self.filters().fold(bytes, |part, filter| filter.part(part));
@@ -142,7 +143,7 @@ impl ResponseBody {
         out
     }
 
-    /// Whether the replica has stalled and its health checks fail.
+    /// Whether the response has stalled while its replica's health checks fail.
     fn hangs(&mut self, cx: &mut Context<'_>) -> bool {
         let Some(routed) = self.observer.routed() else {
             return false;
@@ -151,7 +152,7 @@ impl ResponseBody {
         self.stall.poll(cx, || pool.is_unhealthy(replica))
     }
 
-    /// Starts the search for another replica; false if failover is impossible.
+    /// Starts the search for another replica; returns false if failover is impossible.
     fn goes_on(&mut self, why: &str) -> bool {
         let Some(routed) = self.observer.routed() else {
             return false;
@@ -178,7 +179,8 @@ impl ResponseBody {
         self.source = Source::Replica(Gathered::new(answer.response.into_body()));
     }
 
-    /// Handles a replica that failed to finish its response. `None`: a failover has started.
+    /// Handles a replica that failed to finish its response. Returns `None` if a failover has
+    /// started.
     fn breaks_off(&mut self, why: &str) -> Option<Polled> {
         match self.goes_on(why) {
             true => None,
@@ -186,7 +188,7 @@ impl ResponseBody {
         }
     }
 
-    /// Ends a broken response; a stream gets an error event.
+    /// Ends a broken response; a stream ends with an error event.
     fn broken_off(&mut self, error: &ApiError) -> Polled {
         self.end(Outcome::Failed);
         if !self.observer.is_stream() {
@@ -209,7 +211,7 @@ impl ResponseBody {
         )))
     }
 
-    /// Handles the end of the replica's bytes. `None`: a failover has started.
+    /// Handles the end of the bytes from the replica. Returns `None` if a failover has started.
     fn ended(&mut self) -> Option<Polled> {
         let out = match self.observer.is_stream() {
             true => match self.last_events() {
@@ -222,10 +224,10 @@ impl ResponseBody {
         Some((!out.is_empty()).then(|| Ok(Frame::data(out))))
     }
 
-    /// The last bytes of a complete stream.
+    /// The last bytes of a stream, if it is complete.
     ///
     /// # Errors
-    /// The reason why the stream is incomplete.
+    /// Why the stream is incomplete.
     fn last_events(&mut self) -> Result<Bytes, &'static str> {
         let rest = Event::new(self.reader.rest());
         let rest = Some(rest).filter(|rest| self.ending.is_event(rest));
@@ -256,7 +258,7 @@ impl ResponseBody {
         }
     }
 
-    /// Polls for the next frame; `None` if the source has changed.
+    /// Polls for the next frame. The inner `None` means that the source of the bytes has changed.
     fn poll_once(&mut self, cx: &mut Context<'_>) -> Poll<Option<Polled>> {
         if let Err(error) = self.reader.check() {
             return Poll::Ready(self.breaks_off(&error.to_string()));
@@ -314,7 +316,7 @@ impl Body for ResponseBody {
         Poll::Ready(None)
     }
 
-    /// True also at the end of a body with a known length, after which it is not polled again.
+    /// True also at the end of a body of known length: such a body is not polled again.
     fn is_end_stream(&self) -> bool {
         self.observer.has_ended() || (self.goes_straight() && self.source.is_end())
     }
@@ -329,7 +331,7 @@ impl Body for ResponseBody {
 }
 
 impl ResponseBody {
-    /// Whether the replica's bytes are forwarded unchanged.
+    /// Whether the replica's bytes are forwarded unchanged, neither split into events nor renamed.
     fn goes_straight(&self) -> bool {
         !self.observer.renames() && !self.observer.is_stream()
     }
@@ -342,7 +344,7 @@ impl Source {
 }
 
 impl Drop for ResponseBody {
-    /// Dropped: the client has disconnected, or has received the whole body.
+    /// Ends the response: the client has disconnected, or has received the whole body.
     fn drop(&mut self) {
         let is_whole = !self.observer.is_stream() || self.ending.has_come();
         let outcome = match self.source.is_end() && is_whole {

@@ -24,19 +24,20 @@ use crate::kinds::Kinds;
 use crate::mirror::MirrorSettings;
 use crate::pool::{Pool, profile};
 
-/// Members that a reload can change.
+/// Members of the configuration that a reload can change.
 const LIVE: [&str; 5] = ["pools", "models", "objectives", "watched", "warnings"];
-/// Time-out for the first health checks of new pools; the old rules stay in force until then.
+/// How long to wait for the first health checks of new pools. Until then, the old rules stay in
+/// force.
 const READY_PATIENCE: Duration = Duration::from_secs(3);
 
-/// Debounce: resources of a cluster change in groups, and a reload waits this long for the rest.
+/// Delay from a change of the cluster's resources to the reload: they change in groups.
 const GROUPED: Duration = Duration::from_millis(100);
 
-/// Regenerates the configuration as JSON from its files and the cluster's resources (a JSON array),
-/// or returns an error that describes the invalid file.
+/// Regenerates the configuration as JSON from its files and from the cluster's resources (the
+/// argument, a JSON array). The error describes the invalid file.
 pub type Reread = Box<dyn Fn(&str) -> Result<String, String> + Send + Sync>;
 
-/// The new state of a pool.
+/// A pool after the reload.
 enum Next {
     New(Arc<Pool>),
     Kept {
@@ -50,10 +51,10 @@ enum Next {
 }
 
 impl Gateway {
-    /// Applies the members that can change at run time, and logs the names of the others.
+    /// Applies the members that can change at run time, and warns about changes of other members.
     ///
     /// # Errors
-    /// [`StartError`]: the old configuration stays in force.
+    /// [`StartError`]: the new configuration is invalid, and the old one stays in force.
     pub async fn reload(&self, config: Config) -> Result<(), StartError> {
         let next = self.next_pools(&config.pools)?;
         for one in &next {
@@ -89,7 +90,7 @@ impl Gateway {
         next.collect()
     }
 
-    /// Names of changed members that need a restart.
+    /// Names of the changed members that only a restart applies.
     fn fixed(&self, config: &Config) -> Vec<String> {
         let (old, new) = (&self.config.given, &config.given);
         let all = old
@@ -174,7 +175,7 @@ pub(crate) struct Reloader {
 #[derive(Default)]
 struct Watch {
     files: Vec<PathBuf>,
-    /// Keeps the watching thread alive.
+    /// Keeps the thread alive that watches the files.
     _thread: Option<Arc<Reloaded<()>>>,
 }
 
@@ -193,8 +194,8 @@ impl Drop for Followed {
 }
 
 impl Reloader {
-    /// Starts the reloader on the current tokio runtime; a drop stops it. The gateway already has
-    /// the rules of `kinds`.
+    /// Starts the reloader on the current tokio runtime; a drop stops it. The gateway's rules must
+    /// already include those of `kinds`.
     ///
     /// # Errors
     /// A file has become invalid since it was read.
@@ -229,7 +230,8 @@ impl Reloader {
         let weak: Weak<Self> = Arc::downgrade(self);
         let first = std::sync::atomic::AtomicBool::new(true);
         let read = move || match weak.upgrade() {
-            // The first call comes at the start, when the configuration has just been read.
+            // The first call comes at the start of the watch, when the configuration has just been
+            // read.
             _ if first.swap(false, std::sync::atomic::Ordering::Relaxed) => Ok(()),
             Some(reloader) => reloader.reload(),
             None => Ok(()),

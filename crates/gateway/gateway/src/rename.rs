@@ -1,10 +1,10 @@
-//! Restores the client's model name in responses.
+//! Replaces the model's name in responses by the name that the client used.
 
-/// A replacement.
+/// A model's name at the replica, and the client's name for it.
 #[derive(Debug)]
 pub(crate) struct Rename {
     from: String,
-    /// A JSON string.
+    /// The client's name, as a JSON string.
     to: Vec<u8>,
 }
 
@@ -16,7 +16,7 @@ impl Rename {
         }
     }
 
-    /// The replacement for the value of a member `model`, as JSON.
+    /// The value for a member `model` in place of `value`, both as JSON.
     pub(crate) fn of<'a>(&'a self, value: &'a [u8]) -> &'a [u8] {
         match serde_json::from_slice::<String>(value) {
             Ok(name) if name == self.from => &self.to,

@@ -1,9 +1,10 @@
-//! Resume markers in a replica's stream, stripped as it passes
-//! (`crates/server/server/src/marks.rs`).
+//! Resume markers (comments in a replica's stream, from which another replica can resume it):
+//! collected and removed as the stream passes. They are written in
+//! `crates/server/server/src/marks.rs`.
 //!
-//! An event is released to the client when the marker after it has arrived, since another replica
-//! can resume from that marker. Events after the last marker are held back: they end the response
-//! or are recomputed.
+//! An event is released to the client when the marker after it has arrived, because another replica
+//! can then resume behind it. Events after the last marker are held back: either they end the
+//! response, or another replica computes them again.
 
 use axum::body::Bytes;
 use penstock_api_types::sse_reader::Event;
@@ -11,27 +12,27 @@ use penstock_api_types::{FAILED_MARK, MARK};
 
 use crate::filter::joined;
 
-/// Upper bounds in bytes of markers (some 40,000 tokens) and of held events. Beyond them the stream
-/// passes unbuffered and cannot be resumed.
+/// Maximum sizes in bytes of the markers (some 40,000 tokens) and of the events held back. If one
+/// is exceeded, events pass without being held back and the stream cannot be resumed.
 const MOST_MARKS: usize = 256 << 10;
 const MOST_HELD: usize = 4 << 20;
 
 /// The markers of one response, from one or several replicas.
 #[derive(Debug, Default)]
 pub(crate) struct Marked {
-    /// Events after the last marker, and their size.
+    /// Events after the last marker, and their size in bytes.
     held: Vec<Event>,
     held_bytes: usize,
     /// The markers so far, separated by commas.
     marks: Vec<u8>,
-    /// A bound was exceeded: events pass without being held back.
+    /// Whether events pass without being held back, so that the stream cannot be resumed.
     flows: bool,
-    /// The replica has reported that it cannot continue.
+    /// Whether the replica has reported that it cannot continue.
     failed: bool,
 }
 
 impl Marked {
-    /// For a stream that cannot be resumed: markers are only stripped.
+    /// For a stream that cannot be resumed: markers are removed, nothing is held back.
     pub(crate) fn flowing() -> Self {
         Self {
             flows: true,
@@ -39,11 +40,11 @@ impl Marked {
         }
     }
 
-    /// Processes a whole event of the replica; appends the events released to the client to `out`.
+    /// Processes an event from the replica; appends the events that the client may get to `out`.
     pub(crate) fn pass(&mut self, event: Event, out: &mut Vec<Event>) {
         let mark = event.bytes().strip_prefix(MARK);
         match mark.map(<[u8]>::trim_ascii_end) {
-            // the next event is an error, sent to the client if failover fails
+            // the next event is an error, which the client gets if no other replica resumes
             Some(FAILED_MARK) => self.failed = !self.flows,
             Some(mark) => {
                 self.note(mark);
@@ -78,15 +79,15 @@ impl Marked {
         self.marks.extend_from_slice(mark);
     }
 
-    /// The events held back, when the response has ended.
+    /// The events held back, once the response has ended.
     pub(crate) fn rest(&mut self) -> Vec<Event> {
         self.held_bytes = 0;
         std::mem::take(&mut self.held)
     }
 
-    /// The members of the array `resume` for another replica, `None` if the response cannot be
-    /// resumed; and the final bytes for the client if failover fails. Other held events are
-    /// dropped.
+    /// The members of the array `resume` for another replica, or `None` if the response cannot be
+    /// resumed; and the last bytes for the client, should failover fail. Events held back are
+    /// dropped, because the other replica computes them again.
     pub(crate) fn broken(&mut self) -> (Option<Vec<u8>>, Bytes) {
         let last = self.rest();
         let last = match std::mem::take(&mut self.failed) {
@@ -96,7 +97,7 @@ impl Marked {
         ((!self.flows).then(|| self.marks.clone()), last)
     }
 
-    /// Whether the replica itself has reported that it cannot continue.
+    /// Whether the replica has reported that it cannot continue.
     pub(crate) fn failed(&self) -> bool {
         self.failed
     }
@@ -112,7 +113,7 @@ mod tests {
     const STREAM: &[u8] = b"data: {\"a\":\":resume \"}\n\n:resume {\"seed\":1}\n\n:resume [1]\n\n\
         :resume [2]\n\ndata: 3\n\ndata: 4\n\n:resume [3,4]\n\ndata: end\n\n";
 
-    /// What came out of whole events.
+    /// The bytes released to the client after the events of `stream`.
     fn passed(marked: &mut Marked, stream: &[u8]) -> Vec<u8> {
         let (mut events, mut out) = (reader(), Vec::new());
         events.push(Bytes::copy_from_slice(stream));
@@ -125,7 +126,7 @@ mod tests {
         fn marks_are_taken_out_and_what_has_none_is_held_back(length in 0..=STREAM.len()) {
             let mut marked = Marked::default();
             let out = passed(&mut marked, &STREAM[..length]);
-            // by hand: everything up to the last whole mark
+            // computed another way: the client gets everything before the last complete marker
             let text = std::str::from_utf8(&STREAM[..length]).unwrap();
             let mut wanted = String::new();
             let mut marks: Vec<&str> = Vec::new();
@@ -158,7 +159,7 @@ mod tests {
         assert_eq!(known.unwrap(), b"{},[1]");
         assert_eq!(last, "data: b\n\ndata: why\n\n");
         assert!(!marked.failed());
-        // where nothing is held back, the error has gone through
+        // if nothing is held back, the client has got the error already
         let mut marked = Marked::flowing();
         let out = passed(&mut marked, stream);
         assert_eq!(out, b"data: a\n\ndata: b\n\ndata: why\n\n");

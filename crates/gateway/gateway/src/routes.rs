@@ -1,4 +1,4 @@
-//! The routes.
+//! The HTTP routes of the gateway.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use crate::gateway::Gateway;
 use crate::info;
 use crate::paths::TEXT;
 
-/// All other endpoints of replicas: audio, images, files, batches.
+/// All other endpoints of replicas, such as audio, images, files and batches.
 const REST: &str = "/v1/{*path}";
 
-/// All endpoints, also below the configured root.
+/// A router of all endpoints. They are served a second time below the configured root path.
 pub(crate) fn router(gateway: Arc<Gateway>) -> Router {
     let root = gateway.config.root_path.clone();
     let router = endpoints(gateway);

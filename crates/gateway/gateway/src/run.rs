@@ -1,4 +1,4 @@
-//! Life cycle of the process.
+//! Life cycle of the gateway's process.
 
 use std::time::Duration;
 
@@ -11,13 +11,14 @@ use crate::kinds::Kinds;
 use crate::reload::{Reloader, Reread};
 use crate::serving::Serving;
 
-/// Threads for blocking work: name resolution, file reads.
+/// Maximum number of threads for blocking work, such as name resolution and file reads.
 const BLOCKING_THREADS: usize = 16;
-/// Time-out for the first health checks of the replicas.
+/// How long a start waits for the first health checks of the replicas.
 const READY_PATIENCE: Duration = Duration::from_secs(3);
 
-/// Serves until SIGTERM, SIGINT or SIGHUP, drains, and returns the exit code: 0 after a drain, 1 if
-/// a second signal cut it short. With `reread` it reloads its configuration when files change.
+/// Serves until SIGTERM, SIGINT or SIGHUP, then drains. Returns the exit code: 0 after a drain, 1
+/// if a second signal cut it short. With `reread`, the configuration is reloaded when its files or
+/// the cluster's resources change.
 ///
 /// # Errors
 /// [`StartError`]
@@ -57,8 +58,8 @@ async fn live(config: Config, reread: Option<Reread>) -> Result<i32, StartError>
     Ok(wind_down(open, &mut signals, async |hurry| serving.drain(hurry).await).await)
 }
 
-/// The configuration including the rules from the cluster's resources, so that they apply to the
-/// first request.
+/// The configuration with the rules from the cluster's resources, so that they apply from the first
+/// request on.
 async fn with_kinds(config: Config, kinds: &Kinds, reread: &Reread) -> Config {
     if kinds.is_empty() {
         return config;

@@ -1,8 +1,8 @@
 //! Locates the fields of a request body that routing needs, without parsing the rest.
 //!
 //! Strings are skipped with `memchr`, nested values by counting brackets: a prompt of 400 KB takes
-//! some 50 us. The body is forwarded unchanged, so errors further inside are left to the replica.
-//! Duplicate members are rejected here: a replica might read the other one.
+//! some 50 us. The body is forwarded unchanged, so the replica reports errors inside of the values.
+//! Duplicate members are rejected here, because a replica might use the other one.
 
 use std::ops::Range;
 
@@ -12,27 +12,27 @@ use serde_json::Value;
 use crate::cursor::{Cursor, Malformed};
 use crate::form::{self, FormError};
 
-/// Byte ranges of the fields in the body, including the quotes of strings.
+/// Byte ranges of the fields in the body; those of strings include the quotes.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Fields {
-    /// A string.
+    /// The model's name, a string.
     pub(crate) model: Option<Range<usize>>,
-    /// The model is the plain text of a form's part, not JSON.
+    /// Whether the model's name is the plain text of a form's part, rather than JSON.
     form: bool,
-    /// Values that make up the prompt, in the order of chat templates.
+    /// Values that make up the prompt, in the order of [`PROMPT`], which is that of chat templates.
     prompt: [Option<Range<usize>>; PROMPT.len()],
-    /// Strings that identify the session, the most specific first.
+    /// Values that may identify the session, the most specific one first.
     session: [Option<Range<usize>>; SESSION.len()],
     pub(crate) cache_salt: Option<Range<usize>>,
-    /// Numbers: `n`, `best_of`, and bounds of the output in tokens.
+    /// Numbers: `n`, `best_of`, and the maximum numbers of output tokens ([`MOST_TOKENS`]).
     choices: Option<Range<usize>>,
     computed: Option<Range<usize>>,
     most_tokens: [Option<Range<usize>>; MOST_TOKENS.len()],
     stream: Option<Range<usize>>,
 }
 
-/// `messages` of both chat APIs, `prompt` of completions, `input` of responses and embeddings,
-/// `query` and `documents` of rerankers.
+/// Members that make up the prompt, among them `messages` of both chat APIs, `prompt` of
+/// completions, `input` of responses and embeddings, `query` and `documents` of rerankers.
 const PROMPT: [&[u8]; 9] = [
     b"tools",
     b"system",
@@ -106,7 +106,7 @@ impl Fields {
         }
     }
 
-    /// Fields of a form with this boundary.
+    /// Fields of a form whose parts `boundary` separates.
     ///
     /// # Errors
     /// [`ScanError`]
@@ -151,7 +151,7 @@ impl Fields {
             return Err(ScanError::Twice { name });
         }
         let is_null = &body[value.clone()] == b"null";
-        // a null salt is kept as well, so that it can be replaced
+        // a null salt is kept as well, so that the API key's salt can replace it
         *place = (!is_null || name == b"cache_salt").then_some(value);
         match &self.model {
             Some(model) if body[model.start] != b'"' => Err(ScanError::Type { name: "model" }),
@@ -184,13 +184,13 @@ impl Fields {
         found.map(|range| &body[range.clone()]).collect()
     }
 
-    /// The value that identifies the session.
+    /// The value that identifies the session, if the body has one.
     pub(crate) fn session<'a>(&self, body: &'a [u8]) -> Option<&'a [u8]> {
         let found = self.session.iter().flatten().next();
         found.map(|range| &body[range.clone()])
     }
 
-    /// Number of choices in the response at `path`: `n` for each prompt.
+    /// Number of choices in the response to a request to `path`: `n` for each prompt.
     pub(crate) fn choices(&self, path: &str, body: &[u8]) -> u64 {
         let each = number(body, &self.choices).unwrap_or(1).max(1);
         each.saturating_mul(self.prompts(path, body))
@@ -214,8 +214,8 @@ impl Fields {
         value == Some(b"true")
     }
 
-    /// Upper bound of output tokens for a request to `path`, over all computed choices: the larger
-    /// of `best_of` and `n` for each prompt. `None`: the replica's default applies.
+    /// Maximum number of output tokens for a request to `path`, over all choices that are computed:
+    /// for each prompt, the larger of `best_of` and `n`. `None`: the request sets no maximum.
     pub(crate) fn most_tokens(&self, path: &str, body: &[u8]) -> Option<u64> {
         let bounds = self.most_tokens.iter();
         let bound = bounds.filter_map(|range| number(body, range)).min()?;
@@ -227,12 +227,12 @@ impl Fields {
         Some(bound.saturating_mul(choices))
     }
 
-    /// The salt of the prefix cache.
+    /// The salt of the prefix cache, if the body has one.
     pub(crate) fn salt(&self, body: &[u8]) -> Option<String> {
         self.cache_salt.as_ref().and_then(|range| text(body, range))
     }
 
-    /// The model's name.
+    /// The model's name, if the body has one.
     pub(crate) fn model(&self, body: &[u8]) -> Option<String> {
         let range = self.model.as_ref()?;
         match self.form {
@@ -242,12 +242,12 @@ impl Fields {
     }
 }
 
-/// The string at `range`, unescaped.
+/// The JSON string at `range`, unescaped.
 fn text(body: &[u8], range: &Range<usize>) -> Option<String> {
     serde_json::from_slice(&body[range.clone()]).ok()
 }
 
-/// An unsigned integer. Some encoders write 2.0, and some servers accept "2".
+/// The unsigned integer at `range`. Some encoders write 2.0, and some servers accept "2".
 fn number(body: &[u8], range: &Option<Range<usize>>) -> Option<u64> {
     let value: Value = serde_json::from_slice(&body[range.clone()?]).ok()?;
     let whole = |number: &f64| *number >= 0.0 && number.fract() == 0.0;
@@ -259,8 +259,8 @@ fn number(body: &[u8], range: &Option<Range<usize>>) -> Option<u64> {
     }
 }
 
-/// Number of prompts in the JSON `value`: the length of a list of texts, token lists or objects; 1
-/// for anything else, such as one text or one list of tokens.
+/// Number of prompts in the JSON `value`: the length of a list of texts, token lists or objects.
+/// Other values, such as one text or one list of tokens, are 1 prompt.
 fn prompts(value: &[u8]) -> u64 {
     let mut at = Cursor::new(value);
     let (mut count, mut more) = (0, at.take(b'['));
@@ -395,7 +395,7 @@ mod tests {
         assert_eq!(error(r#"{"model":"a","\u006dodel":"b"}"#), twice);
     }
 
-    /// A JSON value; strings have quotes, backslashes and brackets in them.
+    /// A random JSON value, whose strings contain quotes, backslashes and brackets.
     fn value() -> impl Strategy<Value = Value> {
         let leaf = prop_oneof![
             Just(Value::Null),

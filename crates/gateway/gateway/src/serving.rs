@@ -11,9 +11,9 @@ use crate::error::StartError;
 use crate::gateway::Gateway;
 use crate::routes::router;
 
-/// Interval at which a drain checks for open requests.
+/// Interval at which a drain checks whether requests are in flight.
 const DRAIN_TICK: Duration = Duration::from_millis(20);
-/// Time-out for flushing connections.
+/// How long connections may take to flush their last bytes.
 const CONNECTION_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A gateway that listens on its address.
@@ -22,15 +22,16 @@ pub struct Serving {
     pub gateway: Arc<Gateway>,
     /// `http://host:port` with the actual port, or `unix:path`.
     pub url: String,
-    /// Address of the endpoint picker, in the same form.
+    /// Address of the endpoint picker, `http://host:port`; `None`: there is no picker.
     pub picker_url: Option<String>,
     connections: Connections,
     picker: Option<Connections>,
 }
 
-/// HTTP/2 streams per connection beyond the open requests: for refusals and health checks.
+/// Number of HTTP/2 streams that a connection may have beyond the requests in flight: for refusals
+/// and health checks.
 const MORE_STREAMS: u32 = 1000;
-/// Overhead of an Envoy message around a body, in bytes.
+/// Maximum size of an Envoy message in bytes, besides the body in it.
 const MESSAGE: usize = 1 << 20;
 
 impl Serving {
@@ -61,8 +62,8 @@ impl Serving {
         })
     }
 
-    /// Refuses new requests, waits for open ones until the configured time-out or `hurry`, and
-    /// closes the connections.
+    /// Refuses new requests, waits for open ones until the configured time has passed or `hurry`
+    /// completes, and closes the connections.
     pub async fn drain(self, hurry: impl Future<Output = ()>) {
         self.gateway.drain();
         let patience = Duration::from_secs_f64(self.gateway.config.drain_timeout_s);
@@ -90,7 +91,8 @@ impl Serving {
     }
 }
 
-/// Serves the endpoint picker. A connection from Envoy carries one stream for each open request.
+/// Serves the endpoint picker on a listener. Envoy's connection carries one stream for each open
+/// request.
 fn pick_for_envoy(listener: Listener, gateway: &Arc<Gateway>) -> Connections {
     let config = &gateway.config;
     let pool = config.ext_proc.as_ref().and_then(|at| at.pool.as_deref());

@@ -1,4 +1,4 @@
-//! Detects a replica that stalls in the middle of a response.
+//! Detects a replica that stops sending in the middle of a response.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -7,19 +7,19 @@ use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep};
 
 const TICK: Duration = Duration::from_secs(1);
-/// Silent ticks of an unhealthy replica before its response is given up: few if another replica can
-/// resume it, many if it would end.
+/// Number of silent ticks of an unhealthy replica until its response is given up: few (`SHORT`) if
+/// another replica can resume it, many (`LONG`) if it would be lost.
 const SHORT: u32 = 1;
 const LONG: u32 = 10;
 
-/// Measures how long a response has stalled.
+/// Measures how long the replica of a response has been silent and unhealthy.
 #[derive(Debug)]
 pub(crate) struct StallTimer {
     tick: Pin<Box<Sleep>>,
     patience: u32,
-    /// Data has arrived since the last tick.
+    /// Whether data has arrived since the last tick.
     is_restarted: bool,
-    /// Silent ticks while the replica was unhealthy.
+    /// Number of consecutive ticks without data from an unhealthy replica.
     ticks: u32,
 }
 
@@ -38,7 +38,7 @@ impl StallTimer {
         self.is_restarted = true;
     }
 
-    /// Whether the stall has lasted too long.
+    /// Whether the replica has been silent and unhealthy for too long.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>, is_unhealthy: impl Fn() -> bool) -> bool {
         while let Poll::Ready(()) = self.tick.as_mut().poll(cx) {
             self.tick.as_mut().reset(Instant::now() + TICK);

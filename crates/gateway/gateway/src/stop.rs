@@ -1,4 +1,4 @@
-//! The signal that ends all streams still open.
+//! The signal that ends all streams that outlast the drain.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -9,7 +9,7 @@ use tokio::sync::watch;
 #[derive(Debug)]
 pub(crate) struct ShutdownSignal(watch::Sender<bool>);
 
-/// A wait for the signal.
+/// A wait for the [`ShutdownSignal`].
 pub(crate) struct ShutdownWait(Pin<Box<dyn Future<Output = ()> + Send>>);
 
 impl ShutdownSignal {
@@ -37,7 +37,7 @@ impl ShutdownWait {
         matches!(self.0.as_mut().poll(cx), Poll::Ready(()))
     }
 
-    /// Completes when the signal is sent.
+    /// Completes when the signal has been sent.
     pub(crate) async fn come(self) {
         self.0.await
     }

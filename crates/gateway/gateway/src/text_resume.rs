@@ -1,9 +1,9 @@
-//! Failover by text, for servers whose streams have no resume markers.
+//! Failover by text, for streams without resume markers, from servers other than Penstock.
 //!
-//! The text so far is appended to the prompt for the next replica. Its events are rewritten to
-//! continue the first stream: same id, time and model, no second role, and the usage of both
-//! replicas. The token boundaries of the text are unknown, so the result is not exact
-//! (docs/gateway-reference.md).
+//! The request goes to the next replica with the text so far appended to its prompt. The events of
+//! that replica are rewritten so that they continue the first stream: same id, time and model, no
+//! second role, and the usage of both replicas. How the text was cut into tokens is unknown, so the
+//! result is not exact (docs/gateway-reference.md).
 
 use axum::body::Bytes;
 use penstock_api_types::sse_reader::Event;
@@ -14,11 +14,11 @@ use crate::events::{data, values};
 const CHATS: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
 const DONE: &[u8] = b"[DONE]";
-/// Maximum length of the text in bytes; it exceeds any context.
+/// Maximum length in bytes of the text that is kept; it exceeds any context.
 const MOST_TEXT: usize = 4 << 20;
-/// Members that are equal in all events of one response.
+/// Members that must be equal in all events of one response.
 const SAME: [&str; 3] = ["id", "created", "model"];
-/// Request members that make a response impossible to resume from its text.
+/// Members of a request whose response cannot be resumed from its text.
 const UNFIT: [&str; 21] = [
     "tools",
     "functions",
@@ -43,33 +43,35 @@ const UNFIT: [&str; 21] = [
     "resume",
 ];
 
-/// The stream of one response, from one or several replicas.
+/// What is known of one response's stream, from one or several replicas.
 #[derive(Debug)]
 pub(crate) struct Continued {
     is_chat: bool,
     text: String,
-    /// Its tokens: from usage if events have it, else the number of events with text.
+    /// Number of tokens in `text`: from `usage` if events have it, else the number of events with
+    /// text.
     tokens: u64,
-    /// Tokens from earlier replicas.
+    /// How many of these tokens came from earlier replicas.
     before: u64,
     prompt_tokens: Option<u64>,
     /// The members [`SAME`] of the first event.
     same: Map<String, Value>,
-    /// The role has been sent.
+    /// Whether the client has got the role.
     has_role: bool,
-    /// Another replica has taken over: its events are rewritten.
+    /// Whether events are rewritten, because another replica has taken over.
     is_rewritten: bool,
-    /// Choices of the response, and the finished ones.
+    /// Number of the response's choices, and of those that have finished.
     choices: u64,
     finished: u64,
-    /// The events in which the replica reports that it cannot continue.
+    /// The events by which the replica reports that it cannot continue.
     last_words: Option<Vec<u8>>,
-    /// The response is more than text: tool calls, log probabilities, several choices.
+    /// Whether the response has more than text: tool calls, log probabilities, several choices.
     is_unfit: bool,
 }
 
 impl Continued {
-    /// For a response with `choices` to a request at `path`, if it can be resumed.
+    /// For a response with `choices` to a request at `path`; `None` if its endpoint is not
+    /// supported.
     pub(crate) fn of(path: &str, choices: u64) -> Option<Self> {
         [CHATS, COMPLETIONS].contains(&path).then(|| Self {
             is_chat: path == CHATS,
@@ -92,7 +94,7 @@ impl Continued {
         self.finished >= self.choices
     }
 
-    /// Processes a whole event of the replica; appends the client's version to `out`.
+    /// Processes an event from the replica; appends the client's version of it to `out`.
     pub(crate) fn pass(&mut self, event: Event, out: &mut Vec<Event>) {
         if let Some(words) = &mut self.last_words {
             words.extend_from_slice(event.bytes());
@@ -119,18 +121,18 @@ impl Continued {
         }
     }
 
-    /// The remainder at the end of the replica's bytes.
+    /// The events that are still held back when the replica's bytes end.
     pub(crate) fn rest(&mut self) -> Vec<Event> {
         self.last_words.take().map(Event::new).into_iter().collect()
     }
 
-    /// Whether the replica itself has reported that it cannot continue.
+    /// Whether the replica has reported that it cannot continue.
     pub(crate) fn failed(&self) -> bool {
         self.last_words.is_some()
     }
 
-    /// Handles a broken stream: the body for another replica, `None` if the response cannot be
-    /// resumed; and the final bytes for the client if failover fails.
+    /// Handles a broken stream. Returns the body for another replica, or `None` if the response
+    /// cannot be resumed; and the last bytes for the client, should failover fail.
     pub(crate) fn broken(&mut self, body: &[u8]) -> (Option<Bytes>, Bytes) {
         let words = self.last_words.take().unwrap_or_default();
         if self.has_finished() {
@@ -157,7 +159,8 @@ impl Continued {
         self.before = self.tokens;
     }
 
-    /// Notes the content of an event; returns its continuation of the first stream, if any.
+    /// Notes the content of an event. Returns the event that continues the first stream, if events
+    /// are rewritten and this one has something new.
     fn rewritten(&mut self, mut value: Map<String, Value>) -> Option<Event> {
         if self.same.is_empty() {
             let members = SAME
@@ -178,7 +181,8 @@ impl Continued {
         Some(Event::new(format!("data: {}\n\n", Value::Object(value))))
     }
 
-    /// Whether the choices contain anything new for the client.
+    /// Notes the content of an event's choices. Returns whether the client gets something new from
+    /// them.
     fn note_choices(&mut self, value: &mut Map<String, Value>) -> bool {
         let mut said = false;
         let choices = value.get_mut("choices").and_then(Value::as_array_mut);
@@ -208,7 +212,7 @@ impl Continued {
         said || self.is_unfit
     }
 
-    /// Removes a repeated role. Returns whether the delta has the first one.
+    /// Removes a role that the client already has. Returns whether the delta has the first one.
     fn note_role(&mut self, delta: &mut Value) -> bool {
         let Some(delta) = delta.as_object_mut() else {
             return false;
@@ -234,7 +238,8 @@ impl Continued {
         content.unwrap_or_default().to_owned()
     }
 
-    /// Replaces the event's usage by the sum over all replicas. Returns whether it has one.
+    /// Replaces the event's usage by the sum over all replicas. Returns whether the event has
+    /// usage.
     fn note_usage(&mut self, value: &mut Map<String, Value>) -> bool {
         let Some(usage) = value.get_mut("usage").and_then(Value::as_object_mut) else {
             return false;
@@ -253,21 +258,21 @@ impl Continued {
         true
     }
 
-    /// The request, if its response can be resumed from its text.
+    /// The parsed request; `None` if its response cannot be resumed from its text.
     fn fit(&self, body: &[u8]) -> Option<Map<String, Value>> {
         let request: Map<String, Value> = serde_json::from_slice(body).ok()?;
         let one = |name: &str| request.get(name).is_none_or(|n| n.is_null() || *n == 1);
         let unfit = |name: &&str| request.get(*name).is_some_and(demands);
         let prompt = match self.is_chat {
             true => request.get("messages")?.is_array() && !is_false(&request),
-            // the default bound differs between servers
+            // without a maximum, a server's default applies, which differs between servers
             false => request.get("prompt")?.is_string() && request.get("max_tokens")?.is_u64(),
         };
         let fits = prompt && one("n") && one("best_of") && !UNFIT.iter().any(unfit);
         (fits && !self.is_unfit).then_some(request)
     }
 
-    /// Subtracts the tokens so far from the token bounds; false if no tokens are left.
+    /// Subtracts the tokens so far from the request's token limits; false if no tokens are left.
     fn shorten(&self, request: &mut Map<String, Value>) -> bool {
         for name in ["max_tokens", "max_completion_tokens", "min_tokens"] {
             let Some(bound) = request.get_mut(name) else {
@@ -284,7 +289,7 @@ impl Continued {
         true
     }
 
-    /// Appends the text so far to the prompt.
+    /// Appends the text so far to the request's prompt.
     fn lengthen(&self, request: &mut Map<String, Value>) {
         if let Some(Value::String(prompt)) = request.get_mut("prompt").filter(|_| !self.is_chat) {
             prompt.push_str(&self.text);
@@ -296,7 +301,7 @@ impl Continued {
         }
     }
 
-    /// The final event of a response that has reached its token bound.
+    /// The final events of a response that has reached its maximum number of tokens.
     fn full(&self) -> Bytes {
         let mut event = self.same.clone();
         let mut choice = json!({"index": 0, "finish_reason": "length"});
@@ -331,7 +336,7 @@ fn is_false(request: &Map<String, Value>) -> bool {
     request.get("add_generation_prompt") == Some(&Value::Bool(false))
 }
 
-/// Whether a member of a delta is not empty.
+/// Whether a member of a delta has content.
 fn says(value: &Value) -> bool {
     match value {
         Value::Null => false,
@@ -341,7 +346,7 @@ fn says(value: &Value) -> bool {
     }
 }
 
-/// Whether a member of a request has an effect.
+/// Whether a member of a request asks for something beyond the default.
 fn demands(value: &Value) -> bool {
     match value {
         Value::Bool(asked) => *asked,

@@ -1,4 +1,4 @@
-//! The token counts in a response's `usage`.
+//! The token counts in the member `usage` of a response.
 
 use serde_json::Value;
 
@@ -10,8 +10,8 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// Merges a later `usage`, with OpenAI's names or Anthropic's. Absent counts and null keep the
-    /// earlier values. Returns whether it reports output tokens.
+    /// Merges a later `usage`, with OpenAI's names or Anthropic's. Counts that are absent or null
+    /// keep their earlier values. Returns whether the `usage` has output tokens.
     pub(crate) fn note(&mut self, json: &[u8]) -> bool {
         let Ok(usage) = serde_json::from_slice::<Value>(json) else {
             return false;
@@ -25,7 +25,7 @@ impl Usage {
             .sum();
         let prompt = count(&usage, &["prompt_tokens", "input_tokens"]);
         let prompt = prompt.map(|prompt: u32| prompt.saturating_add(cached));
-        // rerankers only report the total
+        // rerankers report the total alone
         let rest =
             || Some(count(&usage, &["total_tokens"])?.saturating_sub(completion.unwrap_or(0)));
         self.prompt_tokens = prompt.or_else(rest).or(self.prompt_tokens);
@@ -34,7 +34,7 @@ impl Usage {
     }
 }
 
-/// The first of these members that is a number. Some encoders write 6.0.
+/// The first of these members that is a number. Some encoders write 6.0 for 6.
 fn count(usage: &Value, names: &[&str]) -> Option<u32> {
     let count = names.iter().find_map(|name| usage.get(name)?.as_f64())?;
     (count >= 0.0).then_some(count as u32)

@@ -1,4 +1,5 @@
-//! The response of a request proxied by Envoy, as feedback for the fleet.
+//! The response to a request that Envoy proxies: observed for the fleet, metrics and token
+//! accounting.
 
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ use crate::observe::ResponseObserver;
 use crate::pool::{Prompt, Routed};
 use crate::rename::Rename;
 
-/// Envoy adds this header to responses of replicas, and not to its own.
+/// Header that Envoy adds to responses of replicas, but not to its own error responses.
 const BY_REPLICA: HeaderName = HeaderName::from_static("x-envoy-upstream-service-time");
 
 #[derive(Debug)]
@@ -31,10 +32,10 @@ pub(crate) struct Answer {
     prompt: Prompt,
     /// The model named by the client.
     asked: String,
-    /// Events of a streamed response.
+    /// Splits a streamed response into events.
     events: EventReader,
     status: u16,
-    /// The outcome if the response completes, from its header.
+    /// The outcome, judged by the response's header, if the response completes.
     outcome: Outcome,
 }
 
@@ -88,8 +89,8 @@ impl Answer {
         change
     }
 
-    /// Handles a response from another endpoint than the first choice: Envoy retried without giving
-    /// the reason. The reservation moves to the endpoint that served the request.
+    /// Handles a response from another endpoint than the first choice: Envoy retried, and does not
+    /// say why. The reservation moves to the endpoint that served the request.
     fn served_by(&mut self, served: &str) {
         let routed = self.observer.routed();
         if routed.is_none_or(|one| *one.decision.first().address == *served) {
@@ -103,7 +104,7 @@ impl Answer {
         }
     }
 
-    /// Processes a part of the body and returns the bytes for the client.
+    /// Processes a chunk of the body; returns the bytes for the client.
     pub(crate) fn pass(&mut self, bytes: Bytes) -> Bytes {
         if !self.observer.is_stream() {
             return self.observer.part(bytes);
@@ -120,7 +121,7 @@ impl Answer {
         }
     }
 
-    /// Processes the end of the response and returns the bytes that were held back.
+    /// Processes the end of the response; returns the bytes that were still held back.
     pub(crate) fn end(&mut self) -> Bytes {
         let rest = match self.observer.is_stream() {
             true => self.events.rest(),
@@ -175,7 +176,7 @@ impl Answer {
 }
 
 impl Drop for Answer {
-    /// Dropped before the end: the client disconnected.
+    /// Ends the response; before its regular end, a drop means that the client disconnected.
     fn drop(&mut self) {
         self.finish(Outcome::ClientGone);
     }

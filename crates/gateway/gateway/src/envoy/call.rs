@@ -16,7 +16,7 @@ use crate::envoy::inside::{Inside, Name};
 use crate::gateway::Gateway;
 use crate::headers::{BackendKey, X_API_KEY};
 
-/// The request and, after a replica is picked, the response.
+/// A request proxied by Envoy and, once a replica is picked, its response.
 #[derive(Debug)]
 pub(crate) struct EnvoyCall {
     inside: Arc<Inside>,
@@ -28,7 +28,7 @@ pub(crate) struct EnvoyCall {
 }
 
 impl EnvoyCall {
-    /// Starts a request whose body follows; `only` is the sole eligible pool, if given.
+    /// Starts a request whose body follows. If `only` is given, no other pool is eligible.
     ///
     /// # Errors
     /// The request is rejected.
@@ -48,8 +48,8 @@ impl EnvoyCall {
         })
     }
 
-    /// The fields for routing, and the body with the cache salt of the API key. A request without a
-    /// visible body names no model.
+    /// The fields that routing needs, and the body with the cache salt of the API key. A request
+    /// whose body Envoy does not show names no model.
     fn read(&self, body: Bytes, seen: Seen) -> Result<ReadBody, ApiError> {
         let caller = self.inside.permit.as_ref().map(|permit| &*permit.caller);
         let none = body.is_empty() && self.inside.name.method != Method::POST.as_str();
@@ -111,8 +111,8 @@ impl EnvoyCall {
         Ok(picked)
     }
 
-    /// Changes of the request headers: the API key for the replica, and no compression, so that the
-    /// response can be read.
+    /// Changes to the request's headers: sets the API key for the replica, and offers no
+    /// compression, so that the gateway can read the response.
     fn change(&self) -> Change {
         let mut change = Change {
             set: Vec::new(),

@@ -1,4 +1,4 @@
-//! Endpoint picker of a listener.
+//! The endpoint picker that a listener serves: it starts the gateway's calls for Envoy's requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,12 +31,12 @@ impl EnvoyDoor {
     }
 }
 
-/// The model list, which no single replica can answer in full.
+/// Path of the list of models, which no single replica can answer in full.
 const MODELS: &str = "/v1/models";
 
 impl EnvoyDoor {
-    /// The models of all pools, in the proxy's format; Envoy sends this page as an immediate
-    /// response.
+    /// The list of all pools' models, as the proxy gives it. Envoy sends this page to the client
+    /// without asking a replica.
     fn models(&self, head: &Head, name: &Name) -> Refusal {
         if let Err(error) = Inside::admit(&self.gateway, head, name.clone()) {
             return name.refusal(error);
@@ -52,7 +52,7 @@ impl EnvoyDoor {
     }
 }
 
-/// The share of a message in the memory budget of bodies.
+/// A message's share of the memory budget of request bodies.
 pub(crate) struct MessageShare(BodyShare);
 
 impl Room for MessageShare {

@@ -1,4 +1,4 @@
-//! State of a request from its header to the end of the response.
+//! State of a request through Envoy, from its header to the end of the response.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,7 +20,7 @@ pub(crate) struct Inside {
     pub(crate) gateway: Arc<Gateway>,
     pub(crate) name: Name,
     pub(crate) arrived: Instant,
-    /// Permit of the API key, for named keys.
+    /// Permit of the API key, if the key has a name.
     pub(crate) permit: Option<CallerPermit>,
     _place: Place,
 }
@@ -48,11 +48,11 @@ impl Inside {
     }
 }
 
-/// Identification of a request in the log and in errors.
+/// What identifies a request in the log and in errors.
 #[derive(Debug, Clone)]
 pub(crate) struct Name {
     pub(crate) id: String,
-    /// The client's, if it sent one.
+    /// The trace id that the client sent, if any.
     pub(crate) trace_id: Option<String>,
     pub(crate) method: String,
     /// The path without its query.
@@ -77,7 +77,7 @@ impl Name {
         self.path.chars().take(MOST_LOGGED).collect()
     }
 
-    /// The error response to a rejected request, in the format of its API.
+    /// The error response to a rejected request, in the format of the API that its path belongs to.
     pub(crate) fn refusal(&self, error: ApiError) -> Refusal {
         let (trace_id, path) = (self.trace_id.as_deref(), self.logged_path());
         log_refusal(&self.id, trace_id, &self.method, &path, &error);
@@ -99,7 +99,7 @@ impl Name {
     }
 }
 
-/// The header in the form that the proxy's checks take.
+/// The header as an HTTP request, which the proxy's checks take.
 fn as_request(head: &Head) -> Result<Request<Body>, ApiError> {
     let mut request = Request::new(Body::empty());
     let wrong = || ApiError::bad_request("The request's header is malformed.");

@@ -1,5 +1,5 @@
-//! The Envoy integration: Envoy proxies the requests and obtains their endpoints from the gateway.
-//! Decisions, metrics and feedback are the same as in the gateway's own proxy.
+//! The Envoy integration: Envoy proxies the requests and gets their endpoints (replicas) from the
+//! gateway. Decisions, metrics and feedback are those of the gateway's own proxy.
 
 mod answer;
 mod call;

@@ -1,4 +1,5 @@
-//! Subscriptions to KV events: one task for each replica of a pool, which feeds the block index.
+//! Subscriptions to KV events: one task for each replica of a pool, which records the replica's
+//! blocks in the block index.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,7 +18,7 @@ use tracing::warn;
 use super::known::{Known, root};
 use crate::config::KvEvents;
 
-/// Interval of the comparison with the fleet's list of replicas.
+/// Interval at which the subscriptions are compared with the fleet's list of replicas.
 const TICK: Duration = Duration::from_millis(250);
 const MOST_ADAPTERS: usize = 1024;
 
@@ -25,9 +26,9 @@ const MOST_ADAPTERS: usize = 1024;
 #[derive(Debug)]
 pub(super) struct Follower {
     pub(super) address: Arc<str>,
-    /// Connected.
+    /// Whether it is connected.
     live: AtomicBool,
-    /// All events since the replica's cache was empty have been received.
+    /// Whether all events have been received since the replica's cache was last empty.
     complete: AtomicBool,
     pub(super) batches: AtomicU64,
     pub(super) gaps: AtomicU64,
@@ -56,7 +57,7 @@ pub(super) struct Followers {
 #[derive(Debug)]
 struct Shared {
     list: ArcSwap<List>,
-    /// Names of adapters seen in events.
+    /// Names of adapters that occurred in events.
     adapters: Mutex<HashSet<String>>,
     known: Arc<Known>,
 }
@@ -234,7 +235,7 @@ fn note_adapter(adapter: Option<String>, shared: &Shared) {
     }
 }
 
-/// Template for the endpoints of a replica, filled from its host and its labels.
+/// Templates of a replica's endpoints, to be filled with its host, port and labels.
 #[derive(Debug, Clone)]
 pub(super) struct Template {
     events: String,
@@ -244,7 +245,7 @@ pub(super) struct Template {
 
 impl Template {
     /// # Errors
-    /// The text is not an endpoint for any labels.
+    /// A text is not an endpoint, whatever the labels are.
     pub(super) fn new(settings: &KvEvents) -> Result<Self, String> {
         let template = Self {
             events: settings.endpoint.clone(),
@@ -264,7 +265,7 @@ impl Template {
         Ok(template)
     }
 
-    /// The endpoints of `replica`; `None` if it lacks a label.
+    /// The endpoints of `replica`; `None` if it lacks a label that a template names.
     fn of(&self, replica: &Replica) -> Option<Following> {
         let place = replica.address.split('/').next()?;
         let (host, port) = place.rsplit_once(':')?;
@@ -288,7 +289,7 @@ impl Template {
     }
 }
 
-/// Replaces each `{name}` in the text by its value.
+/// Replaces each `{name}` in the text by its value; `None` if a value is missing.
 fn filled(text: &str, value: impl Fn(&str) -> Option<String>) -> Option<String> {
     let mut out = String::new();
     let mut rest = text;

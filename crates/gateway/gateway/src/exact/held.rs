@@ -1,4 +1,4 @@
-//! Cached tokens of a prompt by storage tier, as published by a replica.
+//! Number of a prompt's tokens that a replica has published as cached, by storage tier.
 
 use std::fmt;
 
@@ -7,12 +7,13 @@ use serde_json::{Value, json};
 
 const NAMES: [&str; TIERS] = ["pool", "ram", "disk", "shared"];
 
-/// Token counts by tier, GPU pool first.
+/// Numbers of tokens by tier, the KV pool first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Held(pub(super) [usize; TIERS]);
 
 impl Held {
-    /// Equivalent number of tokens in the pool; `worth` is the value of one token in each tier.
+    /// Number of tokens in the KV pool that would save as much; `worth` is the value of a token in
+    /// each tier, 1 in the pool.
     pub(super) fn weighted(self, worth: [f32; TIERS]) -> f32 {
         let tiers = self.0.iter().zip(worth);
         tiers.map(|(tokens, worth)| *tokens as f32 * worth).sum()

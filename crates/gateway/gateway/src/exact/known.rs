@@ -23,7 +23,7 @@ impl Known {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Distinct block sizes of these engines, sorted.
+    /// Block sizes in tokens that these engines use, sorted, each once.
     pub(super) fn block_sizes(&self, engines: impl Iterator<Item = u32>) -> Vec<usize> {
         let index = self.index();
         let mut sizes: Vec<usize> = engines.filter_map(|one| index.block_size(one)).collect();
@@ -32,13 +32,13 @@ impl Known {
         sizes
     }
 
-    /// Milliseconds since this value was created.
+    /// Milliseconds since this value was created; the clock of the index.
     pub(super) fn now(&self) -> u64 {
         self.began.elapsed().as_millis() as u64
     }
 }
 
-/// Parent hash of the first block of a prompt.
+/// Start of the hash chain of a prompt: it stands in for the parent of its first block.
 pub(super) fn root(adapter: Option<&str>) -> u64 {
     text_seed(&[b"tokens", adapter.unwrap_or_default().as_bytes()])
 }

@@ -1,12 +1,12 @@
-//! Exact prefix routing of a pool: replicas publish their KV blocks, and the gateway tokenizes
-//! prompts as they do.
+//! Exact prefix routing in a pool: replicas publish which KV blocks they hold, and the gateway
+//! tokenizes prompts as they do, so that it knows how much of a prompt each replica has cached.
 //!
 //! ```text
 //!  replica --KV events--> Followers --> BlockIndex <-- token_chain <-- Tokens <-- body
 //! ```
 //!
-//! If an input is missing (no connection, a prompt with an image or a salt, a busy tokenizer),
-//! routing falls back to the approximate index.
+//! If an input is missing (no connection, a prompt with an image or a cache salt, a busy
+//! tokenizer), routing falls back to the estimate in `Pool`.
 
 mod followers;
 mod held;
@@ -31,9 +31,9 @@ pub(crate) use page::exact_page;
 pub(crate) use tokens::EXPLAIN;
 use tokens::{TokenCounts, Tokens};
 
-/// Allowance for the step at whose end a replica publishes the blocks of a prompt.
+/// Extra time for the engine step at whose end a replica publishes the blocks of a prompt.
 const STEP: Duration = Duration::from_secs(2);
-/// Tolerance factor for the estimated prefill time.
+/// Blocks are expected for this multiple of the estimated prefill time.
 const SLACK: f32 = 4.0;
 const MOST: Duration = Duration::from_secs(600);
 
@@ -45,8 +45,8 @@ pub(crate) struct Exact {
 }
 
 impl Exact {
-    /// Starts the subscriptions to the replicas of `fleet` on the current tokio runtime, if the
-    /// pool is configured for exact prefixes.
+    /// Starts the subscriptions to the replicas of `fleet` on the current tokio runtime. `None` if
+    /// the pool's configuration has no KV events.
     ///
     /// # Errors
     /// The tokenizer cannot be read, or an endpoint is invalid.
@@ -77,8 +77,9 @@ impl Exact {
         self.tokens.of(path, body).await
     }
 
-    /// Replaces the estimated cached tokens by the published ones, where available: tokens of the
-    /// prompt by replica, weighted by tier. Returns the published counts by replica.
+    /// Replaces the estimates in `cached` (number of the prompt's tokens that each replica has
+    /// cached) by published numbers, weighted by tier, where a replica publishes them. Returns the
+    /// published numbers, by position in the view.
     pub(crate) fn correct(
         &self,
         view: &View,
@@ -89,7 +90,7 @@ impl Exact {
         cached.resize(view.replicas.len(), 0.0);
         let mut said = vec![None; view.replicas.len()];
         let followers = self.followers.now();
-        // hash outside the lock
+        // hash outside of the index's lock
         let engines = view.replicas.iter().map(|replica| replica.id.0);
         let sizes = self.known.block_sizes(engines);
         let chains = Chains::new(self.root(view, model), &sizes, tokens);
@@ -104,7 +105,8 @@ impl Exact {
             let found = index.matches(chain, &[engine], now);
             let held = Held(found[0].map(|blocks| blocks * size));
             let exact = held.weighted(replica.worth());
-            // the replica may hold blocks that were published before the subscription
+            // until its events are complete, the replica may hold blocks that it published before
+            // the subscription
             *cached = if follower.complete() {
                 exact
             } else {
@@ -115,7 +117,7 @@ impl Exact {
         said
     }
 
-    /// Notes that a replica is about to prefill a prompt.
+    /// Records that a replica is about to prefill a prompt, so that its blocks count already.
     pub(crate) fn expect(&self, replica: &Replica, view: &View, model: &str, tokens: &[u32]) {
         let seconds = (replica.backlog_tokens + tokens.len() as f32)
             / replica.pace.prefill_tokens_per_s.max(1.0);
@@ -129,7 +131,7 @@ impl Exact {
         }
     }
 
-    /// Root of the hash chain; each adapter has its own.
+    /// Start of a prompt's hash chain. Each adapter has its own.
     fn root(&self, view: &View, model: &str) -> u64 {
         let named = |one: &Replica| one.adapters.iter().any(|adapter| **adapter == *model);
         let is_adapter = self.followers.has_adapter(model) || view.replicas.iter().any(named);
@@ -150,7 +152,7 @@ impl Exact {
     }
 }
 
-/// Hash chains of one prompt by block size.
+/// Hash chains of one prompt, one for each block size.
 struct Chains(Vec<(usize, Vec<u64>)>);
 
 impl Chains {

@@ -1,4 +1,4 @@
-//! Metrics of exact prefixes.
+//! Metrics of exact prefix routing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use penstock_http::{Page, escaped};
 use super::followers::Follower;
 use crate::pool::Pool;
 
-/// State and counters of the KV event subscriptions.
+/// Adds the state and counters of the KV event subscriptions, and the outcomes of tokenization.
 pub(crate) fn exact_page(page: &mut Page<'_>, pools: &[Arc<Pool>]) {
     let exact = || {
         pools

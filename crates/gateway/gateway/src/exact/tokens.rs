@@ -1,5 +1,4 @@
-//! Tokenization of prompts, identical to the server's, on threads separate from connection
-//! handling.
+//! Tokenizes prompts exactly as the server does, on threads other than those of the connections.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,9 +14,10 @@ use tokio::time::timeout;
 
 /// Path of the explain endpoint.
 pub(crate) const EXPLAIN: &str = "/route/explain";
-/// Time-out of tokenization; a slower request is routed without token ids.
+/// How long tokenization may take; a slower request is routed without token ids.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// Larger bodies are not tokenized: the cost would exceed the benefit.
+/// Maximum size in bytes of a body that is tokenized: for a larger one the cost exceeds the
+/// benefit.
 const MAX_BODY: usize = 2 << 20;
 
 #[derive(Debug)]
@@ -27,13 +27,13 @@ pub(super) struct Tokens {
     counts: TokenCounts,
 }
 
-/// Outcomes of tokenization.
+/// Number of prompts by outcome of their tokenization.
 #[derive(Debug, Default)]
 pub(super) struct TokenCounts {
     pub(super) tokenized: AtomicU64,
-    /// Body too large, or timed out.
+    /// The body was too large, or tokenization took too long.
     pub(super) given_up: AtomicU64,
-    /// Not text only, or rejected by the template or the tokenizer.
+    /// The prompt is not only text, or the chat template or the tokenizer rejected it.
     pub(super) other: AtomicU64,
 }
 
@@ -51,7 +51,7 @@ impl Tokens {
         &self.counts
     }
 
-    /// Token ids; `None` if the request has no text prompt or tokenization times out.
+    /// Token ids of the prompt; `None` if it is not only text or tokenization takes too long.
     pub(super) async fn of(&self, path: &str, body: Bytes) -> Option<Vec<u32>> {
         let kind = Kind::of(path)?;
         let counts = &self.counts;
@@ -69,7 +69,7 @@ impl Tokens {
     }
 
     async fn make(&self, kind: Kind, body: Bytes) -> Option<Vec<u32>> {
-        // held until the work is done, even if the request has timed out meanwhile
+        // held until the work is done, even if the request has stopped waiting for it
         let turn = self.threads.clone().acquire_owned().await.ok()?;
         let model = self.model.clone();
         let work = spawn_blocking(move || {
@@ -84,7 +84,7 @@ impl Tokens {
 enum Kind {
     Chat,
     Completion,
-    /// Any of the above, detected from the fields of the body.
+    /// Chat or completion, judged by the members of the body.
     Explained,
 }
 
@@ -125,7 +125,8 @@ fn chat(model: &TextModel, body: &[u8]) -> Option<Vec<u32>> {
     model.encode_rendered(&prompt).ok()
 }
 
-/// A completion request with several prompts goes to one replica; the first prompt decides.
+/// Tokens of the first prompt. A request with several prompts goes to one replica; its first one
+/// decides which.
 fn completion(model: &TextModel, body: &[u8]) -> Option<Vec<u32>> {
     let request = CompletionRequest::parse(body).ok()?;
     match request.prompts.into_iter().next()? {

@@ -1,4 +1,4 @@
-//! The class of a request: its priority and its tenant.
+//! The class of a request, which orders it in the queue: its priority and its tenant.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use penstock_http::Caller;
 
 use crate::config::Objective;
 
-/// Headers for the objective and the tenant; the second name of each pair is the current one of
-/// llm-d.
+/// Headers with the objective (a named priority) and the tenant. The second name of each pair is
+/// llm-d's current one.
 const OBJECTIVE: [HeaderName; 2] = [
     HeaderName::from_static("x-gateway-inference-objective"),
     HeaderName::from_static("x-llm-d-inference-objective"),
@@ -25,16 +25,16 @@ const MOST_NAME: usize = 256;
 /// The class of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Class {
-    /// Negative: sheddable, that is refused when the pool is saturated.
+    /// Below 0: sheddable, which means that the request is refused when the pool is saturated.
     pub(crate) priority: i32,
     pub(crate) tenant: Arc<str>,
 }
 
-/// The objectives in force.
+/// The configured objectives.
 #[derive(Debug)]
 pub(crate) struct Classes(ArcSwap<Objectives>);
 
-/// By name: pool, if limited to one, and priority.
+/// By name: the pool to which the objective is limited, if any, and its priority.
 type Objectives = HashMap<String, Vec<(Option<String>, i32)>>;
 
 impl Classes {
@@ -42,14 +42,14 @@ impl Classes {
         Self(ArcSwap::from_pointee(by_name(objectives)))
     }
 
-    /// Replaces the objectives for new requests.
+    /// Replaces the objectives; requests that have their class are unaffected.
     pub(crate) fn replace(&self, objectives: &[Objective]) {
         self.0.store(Arc::new(by_name(objectives)));
     }
 
-    /// The class of a request to `pool`. Its priority comes from its objective, if that is known
-    /// and applies to `pool`; otherwise it is `usual`, the model's default. The tenant is the
-    /// fairness id, else the name of the API key.
+    /// The class of a request to `pool`. Its priority is that of its objective, if the objective
+    /// exists and applies to `pool`; otherwise it is `usual`, the model's default. Its tenant is
+    /// the fairness id, or else the name of the API key.
     pub(crate) fn class(
         &self,
         headers: &HeaderMap,

@@ -1,4 +1,4 @@
-//! The asynchronous part of the queue: timers, polling and turns.
+//! The asynchronous part of the queue: waiting requests, polls of the load, and turns.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -11,19 +11,19 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use crate::flow::queue::{Bounds, Item, Ticket};
 use crate::flow::{Class, FlowSettings, Load, Queue};
 
-/// Interval of load checks while requests wait.
+/// Interval at which the pool's load is read while requests wait.
 const TICK: Duration = Duration::from_millis(10);
-/// Minimum and maximum backoff before a refused request tries again. It doubles while turns come at
-/// once: replicas have room, but not for this request.
+/// Minimum and maximum pause before a request that all replicas refused tries again. The pause
+/// doubles whenever the request then gets its turn immediately: replicas have room, but not for it.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
-/// A turn within this time counts as granted at once.
+/// A turn that comes within this time counts as granted immediately.
 const AT_ONCE: Duration = Duration::from_millis(50);
-/// Estimated cost of a response, in bytes of prompt.
+/// Cost of a response in the fairness between tenants, in bytes of prompt.
 const ANSWER_BYTES: u64 = 1024;
 /// Lower and upper bound of `Retry-After`, in seconds.
 const RETRY_AFTER: (u64, u64) = (1, 60);
 
-/// Reasons of refusals, for the metrics.
+/// Reasons of refusals, as labels of a metric; in the order of `Reason`.
 pub(crate) const REASONS: [&str; 4] = ["sheddable", "full", "timeout", "client_gone"];
 
 #[derive(Debug, Clone, Copy)]
@@ -34,15 +34,16 @@ enum Reason {
     ClientGone,
 }
 
-/// The flow control of a pool.
+/// The flow control of a pool: its queue, settings and counters.
 #[derive(Debug)]
 pub(crate) struct FlowControl {
     load: Box<dyn Load>,
     settings: RwLock<FlowSettings>,
     state: Mutex<State>,
-    /// Length of the queue, readable without the lock.
+    /// Number of queued requests, readable without the lock.
     waiting: AtomicUsize,
-    /// Requests released after a wait, the sum of their waits, and the last wait, in microseconds.
+    /// Number of requests that went on after a wait, the sum of their waits, and the last wait;
+    /// waits are in microseconds.
     released: AtomicU64,
     waited_us: AtomicU64,
     last_wait_us: AtomicU64,
@@ -52,7 +53,7 @@ pub(crate) struct FlowControl {
 #[derive(Debug, Default)]
 struct State {
     queue: Queue<oneshot::Sender<Turn>>,
-    /// A released request has not reserved its replica yet.
+    /// Whether a request that got its turn has not reserved its replica yet.
     turn_is_out: bool,
     ticking: bool,
 }
@@ -61,15 +62,16 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct FlowCounts {
     pub(crate) saturated: bool,
-    /// Priority, number of requests and bytes.
+    /// For each priority with queued requests: the priority, their number, and the bytes of their
+    /// bodies.
     pub(crate) bands: Vec<(i32, usize, usize)>,
     pub(crate) released: u64,
     pub(crate) waited_s: f64,
-    /// In the order of [`REASONS`].
+    /// Number of refusals, in the order of [`REASONS`].
     pub(crate) refused: [u64; REASONS.len()],
 }
 
-/// A request to be routed, including all of its attempts.
+/// A request on its way through the flow control, with all of its attempts.
 #[derive(Debug)]
 pub(crate) struct Visit {
     flow: Arc<FlowControl>,
@@ -78,14 +80,14 @@ pub(crate) struct Visit {
     bytes: usize,
     cost: u64,
     began: Instant,
-    /// Its last ticket.
+    /// Its last place in the queue.
     ticket: Option<Ticket>,
-    /// Backoff before the next attempt.
+    /// How long to wait before the next attempt.
     pause: Duration,
 }
 
-/// Permission to be routed. It is dropped when the replica is reserved or the client disconnects;
-/// the drop releases the next request.
+/// Permission for one waiting request to be routed. It is dropped when the request has reserved its
+/// replica or its client has disconnected; the drop lets the next request go on.
 #[must_use]
 #[derive(Debug)]
 pub(crate) struct Turn(Option<Arc<FlowControl>>);
@@ -103,7 +105,8 @@ impl Drop for Turn {
 struct Waiting<'a> {
     flow: &'a FlowControl,
     ticket: Ticket,
-    /// It was given its turn, or was refused.
+    /// Whether the request got its turn or was refused; otherwise a drop means that its client
+    /// left.
     ended: bool,
 }
 
@@ -144,12 +147,12 @@ impl Visit {
         }
     }
 
-    /// Whether the request may be queued after all replicas have refused it.
+    /// Whether the request may be queued again after all replicas have refused it.
     pub(crate) fn may_wait(&self) -> bool {
         self.class.priority >= 0 && self.flow.settings().queue
     }
 
-    /// Waits for another turn, at the request's former place in the queue.
+    /// Waits for another turn, at the place in the queue that the request had before.
     ///
     /// # Errors
     /// 429: the maximum wait has passed.
@@ -170,7 +173,7 @@ impl Visit {
         turn
     }
 
-    /// Joins the queue; `None` if it is full.
+    /// Joins the queue; `None` if the queue is full.
     fn enter(&mut self, settings: &FlowSettings) -> Option<(Ticket, oneshot::Receiver<Turn>)> {
         let (sender, turn) = oneshot::channel();
         let bounds = Bounds {
@@ -246,8 +249,8 @@ impl FlowControl {
         })
     }
 
-    /// A request to be routed. `bytes` is the length of its body; `prompt_bytes` is the part
-    /// charged to its tenant.
+    /// A request to be routed. `bytes` is the size of its body; `prompt_bytes` counts against its
+    /// tenant's share.
     pub(crate) fn visit(
         self: &Arc<Self>,
         class: Class,
@@ -265,7 +268,8 @@ impl FlowControl {
         }
     }
 
-    /// Publishes the new queue length and starts the polling task if it is not running.
+    /// Publishes the new number of queued requests, and starts the task that polls the load if it
+    /// is not running.
     fn entered(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
         self.publish(&state);
         if !std::mem::replace(&mut state.ticking, true) {
@@ -273,7 +277,7 @@ impl FlowControl {
         }
     }
 
-    /// Polls the load until the queue is empty.
+    /// Polls the pool's load until the queue is empty.
     async fn tick(self: Arc<Self>) {
         loop {
             tokio::time::sleep(TICK).await;
@@ -286,7 +290,7 @@ impl FlowControl {
         }
     }
 
-    /// Releases the next request if a replica has room.
+    /// Gives the next request its turn if a replica has room and no other turn is out.
     fn release(self: &Arc<Self>) {
         while self.has_waiting() {
             let settings = self.settings();
@@ -311,7 +315,7 @@ impl FlowControl {
         }
     }
 
-    /// Replaces the settings; queued requests keep their places.
+    /// Replaces the settings. Queued requests keep their places.
     pub(crate) fn set(&self, settings: FlowSettings) {
         *self
             .settings
@@ -362,7 +366,8 @@ impl FlowControl {
         self.refused[reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a refusal. `Retry-After` is the last request's wait, within bounds.
+    /// Counts a refusal. Its `Retry-After` is the last wait of a request in the queue, within
+    /// bounds.
     fn refusal(&self, reason: Reason) -> ApiError {
         self.count(reason);
         let (least, most) = RETRY_AFTER;

@@ -1,4 +1,4 @@
-//! Waiting, under tokio's paused clock: every time is exact.
+//! Tests of waiting requests, under tokio's paused clock, so that all times are exact.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::flow::control::FlowControl;
 use crate::flow::{Class, FlowSettings, Load};
 
-/// A pool that has room for so many requests.
+/// Load of a pool that has room for `most` requests.
 #[derive(Debug, Clone)]
 struct Room {
     running: Arc<AtomicUsize>,
@@ -88,7 +88,7 @@ impl Rig {
     }
 }
 
-/// Lets spawned requests go as far as they can.
+/// Lets spawned requests run until each of them waits.
 async fn settle() {
     sleep(Duration::from_millis(1)).await;
 }
@@ -191,7 +191,7 @@ async fn a_client_that_leaves_frees_its_place() {
     assert_eq!(rig.flow.counts().refused, [0, 0, 0, 1]);
 }
 
-/// Clients that leave at any moment, also with the turn in hand, hold up no others.
+/// Clients that disconnect at any moment, even while their request has the turn, delay no others.
 #[tokio::test(start_paused = true)]
 async fn every_request_ends_once_whenever_clients_leave() {
     let rig = Rig::queueing(3);
@@ -200,7 +200,7 @@ async fn every_request_ends_once_whenever_clients_leave() {
         let tenant = format!("{}", number % 7);
         let class = class((number % 3) as i32, &tenant);
         let request = rig.clone().serve(class, number.to_string());
-        // A request that is cut off while it runs has to give back its room, as a reservation does.
+        // A request that is cancelled while it runs must release its room, as a reservation does.
         let (rig, patience) = (
             rig.clone(),
             Duration::from_micros(number * 331_771 % 40_000_000),
@@ -232,7 +232,7 @@ async fn every_request_ends_once_whenever_clients_leave() {
     last.unwrap();
 }
 
-/// Replicas have room, though not for this request: it asks less and less often, and not for ever.
+/// Replicas have room, but not for this request: its pauses grow, and its wait is bounded.
 #[tokio::test(start_paused = true)]
 async fn a_request_that_is_refused_again_and_again_does_not_spin() {
     let rig = Rig::queueing(1);

@@ -1,5 +1,5 @@
-//! Flow control of a pool: who waits while all of its replicas are saturated, in which order they
-//! go on, and who is refused.
+//! Flow control of a pool: which requests wait while all of its replicas are saturated, in which
+//! order they go on, and which are refused.
 //!
 //! ```text
 //!  request --class--> saturated? --no--------------------------------> route
@@ -10,9 +10,9 @@
 //!                                +---------------- all replicas refuse -----------------+
 //! ```
 //!
-//! [`Queue`] is pure: no clock, no tasks. [`FlowControl`] adds the waiting. One turn is out at a
-//! time: a request gives it back when its replica is reserved, so that the next look at the load
-//! sees the reservation.
+//! [`Queue`] is pure: no clock, no tasks. [`FlowControl`] adds the waiting. Only one waiting
+//! request has its turn at a time. It gives the turn back when it has reserved its replica, so that
+//! the next look at the load includes the reservation.
 
 mod class;
 mod control;

@@ -1,16 +1,17 @@
-//! The queue: strict between priorities, fair between the tenants of one priority, first come first
-//! served within a tenant. Pure.
+//! The queue of waiting requests. A higher priority always goes first; within a priority, tenants
+//! get equal shares; within a tenant, requests go in order of arrival. Pure.
 //!
-//! Fairness is self-clocked fair queueing (Golestani, 1994). The first request of each tenant has a
-//! tag: its cost plus the band's clock when the request became the tenant's first. The lowest tag
-//! is served next and sets the clock. While two tenants both wait, the costs served to them differ
-//! by at most one request of each; new tenants cannot starve old ones.
+//! The shares come from self-clocked fair queueing (Golestani, 1994). The first request of each
+//! tenant has a tag: its cost plus the clock of its priority (band) at the time when it became the
+//! first. The request with the lowest tag goes next and sets the clock to its tag. While two
+//! tenants both wait, the costs served to them differ by at most one request of each; new tenants
+//! cannot starve old ones.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
-/// Upper bounds of one priority.
+/// Maximum number of requests of one priority, and of the bytes of their bodies.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
     pub(crate) requests: usize,
@@ -29,9 +30,9 @@ pub(crate) struct Ticket {
 #[derive(Debug)]
 pub(crate) struct Item<T> {
     pub(crate) value: T,
-    /// Bytes of its body.
+    /// Size of its body in bytes.
     pub(crate) bytes: usize,
-    /// The cost charged to the tenant's share.
+    /// How much it counts against its tenant's share.
     pub(crate) cost: u64,
 }
 
@@ -40,20 +41,20 @@ pub(crate) struct Item<T> {
 pub(crate) struct Queue<T> {
     bands: BTreeMap<Reverse<i32>, Band<T>>,
     len: usize,
-    /// Number of the next ticket, and of the next ticket that sorts before all of those.
+    /// Number of the next ticket, and number of the last ticket that sorts before all regular ones.
     next: u64,
     early: u64,
 }
 
-/// Start of the numbers of regular tickets; lower numbers are for requests that are put back.
+/// Number of the first regular ticket; lower numbers are for requests that are put back.
 const FIRST: u64 = 1 << 62;
 
 /// Requests of one priority.
 #[derive(Debug)]
 struct Band<T> {
-    /// Tenants with queued requests.
+    /// Tenants that have queued requests, by name.
     tenants: HashMap<Arc<str>, Tenant<T>>,
-    /// Tag and number of the first request of each tenant.
+    /// For the first request of each tenant: its tag, its ticket's number, and the tenant's name.
     order: BTreeSet<(u64, u64, Arc<str>)>,
     clock: u64,
     len: usize,
@@ -62,9 +63,9 @@ struct Band<T> {
 
 #[derive(Debug)]
 struct Tenant<T> {
-    /// In order of their numbers.
+    /// Requests by ticket number, in rising order.
     waiting: VecDeque<(u64, Item<T>)>,
-    /// The band's clock when the front request became the first.
+    /// The band's clock at the time when the front request became the first.
     start: u64,
 }
 
@@ -96,7 +97,7 @@ impl<T> Queue<T> {
         self.len
     }
 
-    /// Priority, number of requests and bytes of each band, highest priority first.
+    /// Priority, number of requests and their bytes in each band, highest priority first.
     pub(crate) fn bands(&self) -> impl Iterator<Item = (i32, usize, usize)> {
         let bands = self.bands.iter();
         bands.map(|(priority, band)| (priority.0, band.len, band.bytes))
@@ -109,10 +110,10 @@ impl<T> Queue<T> {
         band.map_or(0, |band| band.tenants.len())
     }
 
-    /// Appends a request of `tenant`.
+    /// Appends a request of `tenant` to the queue of its priority.
     ///
     /// # Errors
-    /// The priority is full; the item is returned.
+    /// The queue of this priority is full; the item is returned.
     pub(crate) fn push(
         &mut self,
         priority: i32,
@@ -139,8 +140,9 @@ impl<T> Queue<T> {
         })
     }
 
-    /// Puts a popped and then refused request back: at the place of the ticket `before`, else ahead
-    /// of all queued requests. Bounds are not checked, since the request was within them before.
+    /// Puts a request back that was popped and then refused: at the place of its ticket `before`,
+    /// or, without one, ahead of all queued requests. Bounds are not checked, because the request
+    /// was within them before.
     pub(crate) fn put_back(
         &mut self,
         before: Option<Ticket>,
@@ -179,7 +181,7 @@ impl<T> Queue<T> {
         Some(item.value)
     }
 
-    /// Removes a request that no longer waits; `None` if it was already popped.
+    /// Removes a request that no longer waits; `None` if it has been popped.
     pub(crate) fn remove(&mut self, ticket: &Ticket) -> Option<T> {
         let key = Reverse(ticket.priority);
         let band = self.bands.get_mut(&key)?;
@@ -214,7 +216,7 @@ impl<T> Band<T> {
         }
     }
 
-    /// Refunds the cost of a request to its tenant.
+    /// Gives the cost of a request that is put back to its tenant's share again.
     fn give_back(&mut self, name: &Arc<str>, cost: u64) {
         let Some(tenant) = self.tenants.get_mut(name) else {
             return;
@@ -237,7 +239,7 @@ impl<T> Band<T> {
         self.take(name, number, start)
     }
 
-    /// Removes a request. If it was the first, the tenant's next request starts at `start`.
+    /// Removes a request. If it was its tenant's first, the next one starts at clock `start`.
     fn take(&mut self, name: &Arc<str>, number: u64, start: u64) -> Option<Item<T>> {
         let tenant = self.tenants.get_mut(name)?;
         let before = tenant.place(name)?;
@@ -259,7 +261,7 @@ impl<T> Band<T> {
 }
 
 impl<T> Tenant<T> {
-    /// Its key in the band's order.
+    /// The tenant's key in the order of its band; `None` if it has no queued requests.
     fn place(&self, name: &Arc<str>) -> Option<(u64, u64, Arc<str>)> {
         let (number, item) = self.waiting.front()?;
         let tag = self.start.saturating_add(item.cost.max(1));

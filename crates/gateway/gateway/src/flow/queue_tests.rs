@@ -1,4 +1,4 @@
-//! The queue against a list that is searched from end to end.
+//! Compares the queue with a model: a list that is searched from end to end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -36,7 +36,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// A request that waits.
+/// A waiting request in the model.
 #[derive(Debug)]
 struct One {
     priority: i32,
@@ -50,7 +50,7 @@ struct One {
 struct Model {
     waiting: Vec<One>,
     pushed: u64,
-    /// What each tenant of a priority was given while both of a pair waited.
+    /// By priority and pair of tenants: the cost served to the first while the second waited too.
     given: BTreeMap<(i32, usize, usize), u64>,
 }
 
@@ -65,7 +65,7 @@ impl Model {
         self.band(priority).map(|one| one.tenant).collect()
     }
 
-    /// Checks the request that was popped and what its tenant has been given since.
+    /// Checks that the popped request was the right one, and that the cost served stays fair.
     fn popped(&mut self, number: u64) {
         let at = self.waiting.iter().position(|one| one.number == number);
         let at = at.expect("it was lost, or is given twice");
@@ -85,7 +85,7 @@ impl Model {
         self.forget(priority, tenant);
     }
 
-    /// A tenant of whom nothing waits has no claim to what others get.
+    /// Forgets the cost served to a tenant without waiting requests: it has no claim to a share.
     fn forget(&mut self, priority: i32, tenant: usize) {
         if !self.tenants(priority).contains(&tenant) {
             self.given
@@ -154,8 +154,8 @@ fn run(acts: Vec<Act>) {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Bounds, strict priority, order within a tenant, fairness between those that wait, and every
-    /// request out exactly once.
+    /// Checks bounds, strict priority, order within a tenant and fairness between waiting tenants,
+    /// and that every request comes out exactly once.
     #[test]
     fn it_does_what_a_list_does(acts in prop::collection::vec(act(), 0..200)) {
         run(acts);
@@ -175,7 +175,8 @@ fn push(queue: &mut Queue<u64>, tenant: &str, value: u64, cost: u64) {
     assert!(queue.push(0, &tenant.into(), item, bounds).is_ok());
 }
 
-/// What went on in vain is again before all that came later, and has cost its tenant nothing.
+/// A popped request that is put back is again before all later ones, and its tenant pays nothing
+/// for the first attempt.
 #[test]
 fn what_is_put_back_keeps_its_place() {
     let item = |value: u64| Item {
@@ -195,7 +196,7 @@ fn what_is_put_back_keeps_its_place() {
     assert_eq!(queue.pop(), Some(1));
     let again = queue.put_back(Some(first.clone()), 0, &a, item(1));
     assert_eq!(again, first);
-    // two that went on before any of these waited
+    // two requests that were refused after they went on without waiting
     let early = queue.put_back(None, 0, &a, item(4));
     queue.put_back(None, 0, &a, item(5));
     assert_eq!(queue.len(), 5, "beyond its bound");
@@ -205,7 +206,7 @@ fn what_is_put_back_keeps_its_place() {
     assert_eq!(queue.bands().count(), 0);
 }
 
-/// A tenant that always has one request waiting gets no more than one with a long queue.
+/// A tenant that always has a single request waiting gets no more than a tenant with a long queue.
 #[test]
 fn coming_back_one_by_one_is_no_advantage() {
     let mut queue = Queue::default();
@@ -222,8 +223,8 @@ fn coming_back_one_by_one_is_no_advantage() {
     assert_eq!(given, [50, 50]);
 }
 
-/// A tenant with dear requests is served in its turn, however many others come anew, and those are
-/// not kept.
+/// A tenant with costly requests is served in its turn, however many new tenants come; tenants
+/// without requests are not kept.
 #[test]
 fn new_tenants_hold_up_no_old_one() {
     let mut queue = Queue::default();

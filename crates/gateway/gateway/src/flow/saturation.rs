@@ -1,15 +1,15 @@
-//! Saturation of a replica and of a pool. Pure, except for [`Load`] of a fleet.
+//! Whether a replica, or a whole pool, is saturated. Pure, except for [`Load`] of a fleet.
 //!
-//! A replica's last report does not include requests sent since, and it is unknown whether those
-//! are queued. They have a separate, larger bound than requests known to wait; otherwise a poll
-//! interval of 200 ms would let only five requests through per poll.
+//! A replica's last report does not include requests sent since then, and it is unknown whether the
+//! replica queues them. They have a larger limit of their own than requests that the report shows
+//! as waiting; otherwise, with reports every 200 ms, only five requests could be sent per report.
 
 use penstock_fleet::{Fleet, View};
 use penstock_routing::Replica;
 
 use crate::flow::FlowSettings;
 
-/// Source of a pool's saturation.
+/// Tells whether a pool is saturated.
 pub(crate) trait Load: std::fmt::Debug + Send + Sync {
     fn saturated(&self, settings: &FlowSettings) -> bool;
 }
@@ -20,7 +20,7 @@ impl Load for Fleet {
     }
 }
 
-/// Whether there are eligible replicas and all of them are saturated.
+/// Whether there are replicas that may get requests, and all of them are saturated.
 fn pool_is_saturated(view: &View, settings: &FlowSettings) -> bool {
     let one_takes = view.one_takes_requests();
     let takes = |place: &usize| view.replicas[*place].condition.takes_beside(one_takes);
@@ -32,8 +32,8 @@ fn pool_is_saturated(view: &View, settings: &FlowSettings) -> bool {
         })
 }
 
-/// Load of a replica relative to its bounds; 1 or more means saturated. `reported` is the queue
-/// length in its last report. NaN counts as saturated.
+/// Load of a replica relative to its thresholds; 1 or more means saturated. `reported` is the
+/// number of waiting requests in its last report. NaN counts as saturated.
 fn saturation(replica: &Replica, reported: Option<f32>, settings: &FlowSettings) -> f32 {
     let parts = match reported {
         Some(reported) => {
@@ -80,7 +80,7 @@ mod tests {
     fn what_was_sent_since_the_report_may_be_more() {
         assert!(!full(31.0, 0.0, 0.0, Some(0.0)));
         assert!(full(32.0, 0.0, 0.0, Some(0.0)));
-        // it reported five, two of them have their first token since
+        // its report had five waiting requests, two of which have had their first token since
         assert!(!full(3.0, 0.0, 0.0, Some(5.0)));
     }
 

@@ -2,27 +2,28 @@
 
 use serde::Deserialize;
 
-/// Bounds of the queue, and the thresholds of saturation. Settings that llm-d also has use its
-/// defaults.
+/// Limits of the queue, and thresholds from which a replica counts as saturated. Settings that
+/// llm-d also has use its default values.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FlowSettings {
-    /// Queue requests while all replicas are saturated. If false, they are forwarded, except that
-    /// requests of negative priority are refused.
+    /// Whether requests are queued while all replicas are saturated. If not, they are forwarded,
+    /// except that those of negative priority are refused.
     pub queue: bool,
     /// Maximum number of queued requests of one priority.
     pub max_waiting: usize,
-    /// Maximum total size of their bodies in bytes.
+    /// Maximum total size in bytes of the bodies of queued requests of one priority.
     pub max_waiting_bytes: usize,
-    /// Maximum wait in seconds.
+    /// How long a request may wait, in seconds.
     pub max_wait_s: f64,
-    /// Saturation threshold: requests reported as waiting.
+    /// Saturation threshold: number of waiting requests in a replica's last report.
     pub waiting: f32,
-    /// Saturation threshold: share of KV blocks in use.
+    /// Saturation threshold: share of a replica's KV blocks in use, 0 to 1.
     pub kv_use: f32,
-    /// Saturation threshold: requests sent since the last report and still without a first token.
+    /// Saturation threshold: number of requests that were sent to a replica since its last report
+    /// and have no first token yet.
     pub unreported: f32,
-    /// Saturation threshold for a replica without reports: requests in flight.
+    /// Saturation threshold for a replica without a fresh report: number of its requests in flight.
     pub in_flight: f32,
 }
 
@@ -42,7 +43,7 @@ impl Default for FlowSettings {
 }
 
 impl FlowSettings {
-    /// Description of the first invalid setting.
+    /// Describes the first invalid setting; `None` if all are valid.
     pub(crate) fn complaint(&self) -> Option<String> {
         let day = 86_400.0;
         let bounds = [

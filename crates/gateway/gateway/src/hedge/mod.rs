@@ -1,6 +1,6 @@
-//! Hedging: a request without a response after a delay is also sent to a second replica. The first
-//! response wins and the other attempt is cancelled. A budget prevents hedging from adding to an
-//! overload.
+//! Hedging: a request whose response has not begun after a delay is also sent to a second replica.
+//! The first response to begin wins; the other attempt is cancelled. A budget keeps second attempts
+//! from adding to an overload.
 
 mod page;
 mod run;

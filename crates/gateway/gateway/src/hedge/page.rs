@@ -4,10 +4,11 @@ use penstock_http::{Page, escaped};
 
 use crate::hedge::state::WORDS;
 
-/// Number of outcomes at the start of `WORDS`; the rest are reasons for not hedging.
+/// Number of outcomes at the start of `WORDS`; the remaining words are reasons why there was no
+/// second attempt.
 const ENDS: usize = 2;
 
-/// The counters of pools with hedging, by the pool's name.
+/// Adds the counters of pools that hedge, each with its pool's name.
 pub(crate) fn hedge_page(page: &mut Page<'_>, pools: &[(&str, [u64; WORDS.len()])]) {
     if pools.is_empty() {
         return;

@@ -1,4 +1,4 @@
-//! One attempt, or two in parallel.
+//! One attempt at serving a request, or two in parallel.
 
 use std::pin::pin;
 use std::time::Instant;
@@ -15,8 +15,8 @@ use crate::members::Members;
 use crate::pool::{Pool, Routed};
 
 /// Sends the request to one replica, and to a second one if the pool hedges and no response has
-/// begun in time. The losing attempt is dropped, which releases its reservation and closes its
-/// connection, so that the replica cancels the work. A second replica is added to `tried`.
+/// begun in time. The attempt that loses is dropped, which releases its reservation and closes its
+/// connection, so that the replica stops the work. The second replica is added to `tried`.
 pub(crate) async fn attempt_hedged(
     gateway: &Gateway,
     call: &ProxiedRequest,
@@ -55,7 +55,7 @@ pub(crate) async fn attempt_hedged(
     answer
 }
 
-/// Picks and reserves a second replica.
+/// Picks a second replica and reserves capacity there, unless there is a reason against it.
 fn second(
     call: &ProxiedRequest,
     (pool, model): (&Pool, &str),
@@ -77,15 +77,15 @@ fn second(
     Ok(routed)
 }
 
-/// Whether two replicas may compute the request. Only streams qualify: the header of a whole
-/// response arrives at its end, so a missing header does not mean a slow replica.
+/// Whether two replicas may compute the request. Only streams qualify: the header of a response in
+/// one piece comes when it is complete, so that a late header does not mean a slow replica.
 fn may_be_hedged(call: &ProxiedRequest, settings: &HedgeSettings) -> bool {
     let short = call.body.len() <= settings.max_bytes;
     let members = short.then(|| Members::of(&call.body)).flatten();
     members.is_some_and(|members| members.is_stream() && members.are_repeatable(call.path()))
 }
 
-/// The first response; a failed attempt leaves the request to the other one.
+/// The first response. If one attempt fails, the result is that of the other one.
 async fn either<F, S>(
     pool: &Pool,
     mut first: std::pin::Pin<&mut F>,
@@ -115,7 +115,7 @@ where
     answer
 }
 
-/// The result of the other attempt, merged with the failure of the lost one.
+/// The result of the `other` attempt after one was lost; if both failed, the two failures merged.
 async fn instead_of(
     lost: AttemptError,
     other: impl Future<Output = Result<Answer, AttemptError>>,

@@ -2,21 +2,21 @@
 
 use serde::Deserialize;
 
-/// When to send a request to a second replica, and for how many requests.
+/// When a request is sent to a second replica, and how many requests may be.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HedgeSettings {
-    /// Delay before the second attempt, in milliseconds.
+    /// Delay before the second attempt, in milliseconds. Either this or `percentile` is set.
     #[serde(default)]
     pub after_ms: Option<f64>,
-    /// Alternative: the delay is this percentile of the time to first byte of the pool's recent
-    /// streams.
+    /// The delay is this percentile (0.95 is the 95th) of the time to the first byte, over recent
+    /// streams of the pool.
     #[serde(default)]
     pub percentile: Option<f64>,
-    /// Upper bound of hedged requests, as a share of the pool's requests.
+    /// Maximum share of the pool's requests that get a second attempt.
     #[serde(default = "share")]
     pub share: f64,
-    /// Maximum body size in bytes of a hedged request.
+    /// Maximum size in bytes of the body of a request that gets a second attempt.
     #[serde(default = "max_bytes")]
     pub max_bytes: usize,
 }
@@ -30,7 +30,7 @@ fn max_bytes() -> usize {
 }
 
 impl HedgeSettings {
-    /// Description of the first invalid setting.
+    /// Describes the first invalid setting; `None` if all are valid.
     pub(crate) fn complaint(&self) -> Option<String> {
         if self.after_ms.is_some() == self.percentile.is_some() {
             return Some("hedge needs one of after_ms and percentile".to_owned());

@@ -9,13 +9,13 @@ use arc_swap::ArcSwapOption;
 
 use crate::hedge::HedgeSettings;
 
-/// Size of the window of recent streams, and the minimum number for a percentile.
+/// Number of recent streams that are kept, and the minimum number for a percentile.
 const RECENT: usize = 256;
 const ENOUGH: usize = 32;
-/// Capacity of the token bucket for second attempts.
+/// Maximum number of second attempts that the budget (a token bucket) can save up.
 const MOST_SAVED: f64 = 10.0;
 
-/// Outcome of a hedged request, or the reason against hedging.
+/// Outcome of a request with two attempts, or the reason why there was no second one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Hedge {
     /// The second replica responded first.
@@ -48,9 +48,9 @@ pub(crate) struct Hedging {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Second attempts available in the token bucket.
+    /// Number of second attempts that the budget has saved up.
     saved: f64,
-    /// Seconds to the start of recent streams, oldest first.
+    /// Seconds from the request to the start of the response of recent streams, oldest first.
     recent: VecDeque<f32>,
 }
 
@@ -71,7 +71,7 @@ impl Hedging {
     }
 
     /// Counts one more request, which adds its share to the budget. Returns the delay before its
-    /// second attempt; `None`: no second attempt.
+    /// second attempt; `None`: it gets none.
     pub(crate) fn patience(&self, settings: &HedgeSettings) -> Option<Duration> {
         let mut state = self.state();
         state.saved = (state.saved + settings.share).min(MOST_SAVED);
@@ -83,10 +83,10 @@ impl Hedging {
         Duration::try_from_secs_f64(seconds).ok()
     }
 
-    /// Takes one second attempt out of the budget; false if the budget is empty.
+    /// Takes one second attempt out of the budget; returns false if there is none in it.
     pub(crate) fn take(&self) -> bool {
         let mut state = self.state();
-        // tolerance for rounding in the sum of shares
+        // tolerates the rounding in the sum of shares
         let has = state.saved >= 1.0 - 1e-9;
         state.saved -= f64::from(u8::from(has));
         has
@@ -105,7 +105,7 @@ impl Hedging {
         self.counts[hedge as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// In the order of [`WORDS`].
+    /// Counts in the order of [`WORDS`].
     pub(crate) fn counts(&self) -> [u64; WORDS.len()] {
         std::array::from_fn(|at| self.counts[at].load(Ordering::Relaxed))
     }
@@ -116,7 +116,8 @@ impl Hedging {
 }
 
 impl State {
-    /// This percentile of the recent times to the start of a stream; `None` if there are too few.
+    /// The percentile `share` of the recent times to the start of a stream; `None` if there are too
+    /// few.
     fn percentile(&self, share: f64) -> Option<f32> {
         if self.recent.len() < ENOUGH {
             return None;
@@ -166,7 +167,7 @@ mod tests {
         for ms in 0..=100 {
             hedging.began(Duration::from_millis(1000 + ms));
         }
-        // 133 streams: of 0 to 132, the 119th
+        // 133 streams, numbered from 0: the 0.9 percentile is number 119
         let found = hedging.patience(&settings).unwrap();
         assert!(
             found.abs_diff(Duration::from_millis(1087)) < Duration::from_millis(1),

@@ -1,4 +1,4 @@
-//! Budget and counters of mirroring.
+//! Budget of mirroring (requests in flight, bytes held), and the sample of requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -8,10 +8,11 @@ use arc_swap::ArcSwapOption;
 use crate::mirror::MirrorSettings;
 use crate::mirror::counts::{Counts, Reason};
 
-/// Step of the sampling sequence: the golden ratio spreads the draws evenly over the 64-bit range.
+/// Step of the sequence that draws the sample: the golden ratio, by which draws spread evenly over
+/// the 64-bit range.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The mirror of one pool.
+/// The mirroring of one pool's requests.
 #[derive(Debug, Default)]
 pub(crate) struct Mirror {
     settings: ArcSwapOption<MirrorSettings>,
@@ -28,7 +29,7 @@ impl Mirror {
         Arc::new(mirror)
     }
 
-    /// Replaces the settings for new requests.
+    /// Replaces the settings; requests that are being mirrored are unaffected.
     pub(crate) fn set(&self, settings: Option<Arc<MirrorSettings>>) {
         self.settings.store(settings);
     }
@@ -37,7 +38,7 @@ impl Mirror {
         self.settings.load_full()
     }
 
-    /// Whether the next request is in the sample.
+    /// Draws whether the next request is in the sample, which is a `share` of all requests.
     pub(crate) fn draws(&self, share: f64) -> bool {
         let number = self
             .drawn
@@ -46,7 +47,7 @@ impl Mirror {
         (number as f64) < share * 2f64.powi(64)
     }
 
-    /// Admits one more mirrored request with a body of `bytes`.
+    /// Admits one more mirrored request, whose body of `bytes` bytes counts against the budget.
     pub(crate) fn admit(
         self: &Arc<Self>,
         settings: &MirrorSettings,
@@ -68,14 +69,14 @@ impl Mirror {
         }
     }
 
-    /// Mirrored requests in flight, and bytes held.
+    /// Number of mirrored requests in flight, and of the bytes that they hold.
     pub(crate) fn taken(&self) -> (usize, usize) {
         let read = |count: &AtomicUsize| count.load(Ordering::Acquire);
         (read(&self.in_flight), read(&self.held))
     }
 }
 
-/// The share of a mirrored request in the budget, released on drop.
+/// What a mirrored request takes of the budget. A drop releases it.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     mirror: Arc<Mirror>,
@@ -85,7 +86,7 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    /// Holds more bytes; false, permanently, once the budget is exceeded.
+    /// Counts more bytes as held. Returns false if the budget is or was exceeded.
     pub(crate) fn hold(&self, bytes: usize) -> bool {
         self.held.fetch_add(bytes, Ordering::AcqRel);
         let before = self.mirror.held.fetch_add(bytes, Ordering::AcqRel);
@@ -100,7 +101,7 @@ impl Ticket {
         self.mirror.held.fetch_sub(bytes, Ordering::AcqRel);
     }
 
-    /// Whether it has ever exceeded the budget.
+    /// Whether this request has ever exceeded the budget.
     pub(crate) fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire)
     }

@@ -1,11 +1,12 @@
-//! Incremental comparison of two responses. Only the text by which one is ahead is kept.
+//! Incremental comparison of two responses. It keeps only the text by which one is ahead of the
+//! other.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::events::EventContent;
 use crate::mirror::counts::{Difference, Side};
 
-/// The comparison of one request.
+/// The comparison of the two responses to one request.
 #[derive(Debug, Default)]
 pub(crate) struct Comparison {
     choices: BTreeMap<u64, Choice>,
@@ -17,14 +18,15 @@ struct Choice {
     ahead: String,
     is_ahead: Option<Side>,
     equal: Difference,
-    /// Ends of the primary's events that have not been matched yet, in characters.
+    /// For each event of the primary response that has not been matched yet: where its text ends,
+    /// in characters from the start.
     ends: VecDeque<usize>,
     said: usize,
     finishes: [Option<String>; 2],
 }
 
 impl Comparison {
-    /// Adds text of one side; returns the first difference found.
+    /// Adds text of one response; returns the first difference, if one is found.
     pub(crate) fn add(&mut self, side: Side, said: EventContent) -> Option<Difference> {
         for (choice, reason) in said.finishes {
             let choice = self.choices.entry(choice).or_default();
@@ -39,7 +41,7 @@ impl Comparison {
             .find_map(|parts| parts)
     }
 
-    /// Bytes held until the other response catches up.
+    /// Number of bytes that are held until the other response catches up.
     pub(crate) fn held(&self) -> usize {
         let choices = self.choices.values();
         choices
@@ -47,7 +49,8 @@ impl Comparison {
             .sum()
     }
 
-    /// Compares the ends of both responses: the first difference in text or finish reason.
+    /// Compares the responses once both have ended; returns the first difference in text or finish
+    /// reason.
     pub(crate) fn end(&self) -> Option<Difference> {
         let mut choices = self.choices.values();
         let parts = |one: &&Choice| !one.ahead.is_empty() || one.finishes[0] != one.finishes[1];
@@ -149,7 +152,7 @@ mod tests {
                 prop_assert!(comparison.held() <= primary.len().max(mirror.len()) + 8 * ends.len());
             }
             let found = found.or_else(|| comparison.end());
-            // by hand, on the whole texts
+            // computed another way, from the complete texts
             let equal = primary.chars().zip(mirror.chars()).take_while(|(a, b)| a == b).count();
             let tokens = ends.iter().filter(|end| **end <= equal).count();
             let wanted = (primary != mirror).then_some(Difference { characters: equal, tokens });

@@ -1,11 +1,11 @@
-//! Outcomes of mirrored requests.
+//! Outcomes of mirrored requests, and their counters.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use penstock_http::Histogram;
 
-/// Bucket bounds in seconds.
+/// Bounds of histogram buckets, in seconds.
 const SECONDS: &[f64] = &[
     0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 300.0,
 ];
@@ -25,27 +25,27 @@ pub(crate) enum Side {
     Mirror,
 }
 
-/// Position of the first difference between the texts of a choice.
+/// Where the texts of a choice begin to differ: how much of them is equal.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Difference {
     pub(crate) characters: usize,
-    /// Number of equal events of the primary's text; engines send one for each token, or for a few.
-    /// A response in one piece counts as one event.
+    /// Number of the primary's events whose text is equal. Engines send one event for each token,
+    /// or for a few. A response in one piece counts as one event.
     pub(crate) tokens: usize,
 }
 
-/// Why a request was not fully mirrored, other than by a failure of the mirror.
+/// Why a request in the sample was not mirrored to the end, other than a failure of the mirror.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reason {
     InFlight,
     HeldBytes,
-    /// The gateway is under high load, or is shutting down.
+    /// The gateway has too much load or is shutting down.
     Load,
-    /// The other pool is saturated.
+    /// The pool to which the request would be mirrored is saturated.
     Saturated,
-    /// The request has side effects.
+    /// The request has side effects, so it must not be computed twice.
     Stored,
-    /// The client disconnected, or the primary failed.
+    /// The client disconnected, or the primary response failed.
     Primary,
 }
 
@@ -63,7 +63,8 @@ pub(crate) const REASONS: [&str; 6] = [
 pub(crate) enum Outcome {
     Equal,
     Different(Difference),
-    /// Neither greedy nor seeded: only the latency is measured.
+    /// The request is neither greedy nor seeded, so its texts may differ: only latencies are
+    /// measured.
     Uncompared,
     Failed(String),
     Dropped(Reason),
@@ -71,14 +72,14 @@ pub(crate) enum Outcome {
 
 pub(crate) const OUTCOMES: [&str; 5] = ["equal", "different", "uncompared", "failed", "dropped"];
 
-/// The counters of a pool.
+/// The mirroring counters of a pool.
 #[derive(Debug)]
 pub(crate) struct Counts {
     outcomes: [AtomicU64; OUTCOMES.len()],
     reasons: [AtomicU64; REASONS.len()],
     pub(crate) characters: Histogram,
     pub(crate) tokens: Histogram,
-    /// Latencies of both sides in seconds, in the order of [`Side`].
+    /// Time to first token and total time of both sides in seconds, in the order of [`Side`].
     pub(crate) first: [Histogram; 2],
     pub(crate) whole: [Histogram; 2],
     began: Instant,
@@ -131,7 +132,7 @@ impl Counts {
         self.whole[side as usize].observe(after.as_secs_f64());
     }
 
-    /// Counts by outcome and by reason, in the order of [`OUTCOMES`] and [`REASONS`].
+    /// Number of requests by outcome and by reason, in the order of [`OUTCOMES`] and [`REASONS`].
     pub(crate) fn all(&self) -> ([u64; OUTCOMES.len()], [u64; REASONS.len()]) {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         (
@@ -140,7 +141,7 @@ impl Counts {
         )
     }
 
-    /// Rate limit of the log: true at most once a second.
+    /// Limits the rate of log lines: returns true at most once a second.
     pub(crate) fn may_log(&self) -> bool {
         let now = self.began.elapsed().as_millis() as u64;
         let next = now + LOG_PAUSE.as_millis() as u64;

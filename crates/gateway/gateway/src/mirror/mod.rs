@@ -1,5 +1,5 @@
-//! Mirroring: once its response begins, a share of a pool's requests is also sent to another pool,
-//! and the two responses are compared. The client never waits for this.
+//! Mirroring: a share of a pool's requests is also sent to another pool, once the response has
+//! begun, and the two responses are compared. The client never waits for this.
 //!
 //! ```text
 //!  replica --bytes--> ResponseBody --bytes--> client

@@ -7,7 +7,7 @@ use penstock_http::{Page, escaped};
 use crate::mirror::Mirror;
 use crate::mirror::counts::{OUTCOMES, REASONS};
 
-/// The mirrors of pools, by the pool's name.
+/// Adds the mirroring metrics of pools, each with its pool's name.
 pub(crate) fn mirror_page(page: &mut Page<'_>, mirrors: &[(Arc<str>, Arc<Mirror>)]) {
     if mirrors.is_empty() {
         return;

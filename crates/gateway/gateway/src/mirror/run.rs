@@ -1,4 +1,4 @@
-//! The task of one mirrored request, and the tap in the client's response that feeds it.
+//! The task of one mirrored request, and the tap through which the client's response reaches it.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -31,13 +31,13 @@ use crate::mirror::counts::{Outcome, Reason, Side};
 use crate::pool::{Pool, Prompt, Routed};
 use crate::scan::Fields;
 
-/// Interval at which a task checks whether the load is too high to continue.
+/// Interval at which a task checks whether the load is too high to continue mirroring.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Copies the client's response to the task. It never blocks or fails.
+/// Copies the client's response (the primary) to the task. It never blocks or fails.
 #[derive(Debug)]
 pub(crate) struct Tap {
-    /// `None` once the budget is exceeded.
+    /// `None` once the budget is exceeded or the response has ended.
     sender: Option<UnboundedSender<Heard>>,
     ticket: Arc<Ticket>,
 }
@@ -49,7 +49,7 @@ enum Heard {
 }
 
 impl Tap {
-    /// Copies bytes of the response, in the form sent to the client.
+    /// Copies bytes of the response, as they are sent to the client.
     fn see(&mut self, bytes: &Bytes) {
         if bytes.is_empty() || self.sender.is_none() {
             return;
@@ -61,7 +61,8 @@ impl Tap {
         }
     }
 
-    /// Marks the response as complete; a drop without this call marks it as incomplete.
+    /// Marks the response as complete. If the tap is dropped without this call, it counts as
+    /// incomplete.
     pub(crate) fn end(&mut self) {
         if let Some(sender) = self.sender.take() {
             let _ = sender.send(Heard::End);
@@ -80,8 +81,8 @@ impl BodyFilter for Tap {
     }
 }
 
-/// Starts mirroring a request when its response begins with `parts`, if the request is in the
-/// sample and within the budget.
+/// Starts to mirror a request when its response begins with `parts`, if the request is in the
+/// sample and the budget has room.
 pub(crate) fn begin(
     gateway: &Arc<Gateway>,
     call: &ProxiedRequest,
@@ -129,7 +130,7 @@ pub(crate) fn begin(
     Some(Tap { sender, ticket })
 }
 
-/// Whether there is spare capacity for mirrored requests.
+/// Whether there is spare capacity for mirrored requests in the gateway and in the `target` pool.
 fn may_go_on(gateway: &Gateway, target: &Pool) -> Result<(), Reason> {
     if gateway.draining() || gateway.is_busy() {
         return Err(Reason::Load);
@@ -158,7 +159,7 @@ struct Copy {
     id: String,
     body: Bytes,
     prompt: Prompt,
-    /// The model's name in the other pool.
+    /// The model's name in the pool to which the request is mirrored.
     model: String,
     is_stream: bool,
     settings: Arc<MirrorSettings>,
@@ -187,7 +188,8 @@ impl Copy {
         }
     }
 
-    /// Sends the request and compares the responses. An early end is returned as `Err`.
+    /// Sends the request and compares the responses. An end before the comparison is complete is an
+    /// `Err`.
     async fn compare(&self, mut primary: UnboundedReceiver<Heard>) -> Result<Outcome, Outcome> {
         let members = Members::of(&self.body).unwrap_or_default();
         if !members.are_repeatable(&self.path) {
@@ -239,7 +241,7 @@ impl Copy {
         })
     }
 
-    /// Converts a message of the tap; `None` at the end of the response.
+    /// The bytes in a message from the tap; `None` at the end of the response.
     fn heard(&self, heard: Option<Heard>) -> Result<Option<Bytes>, Outcome> {
         match heard {
             Some(Heard::Bytes(bytes)) => {
@@ -270,7 +272,8 @@ impl Copy {
         })
     }
 
-    /// Logs the outcome without any text of the request or the responses, at most once a second.
+    /// Logs a difference or failure, at most once a second, without any text of request or
+    /// responses.
     fn note(&self, outcome: &Outcome) {
         let text = match outcome {
             Outcome::Different(at) => {
@@ -287,7 +290,7 @@ impl Copy {
     }
 }
 
-/// A response that reports an error is not compared.
+/// An error if the content reports an error: such a response is not compared.
 fn fault(side: Side, said: &EventContent) -> Result<(), Outcome> {
     match (said.failed, side) {
         (false, _) => Ok(()),
@@ -296,7 +299,7 @@ fn fault(side: Side, said: &EventContent) -> Result<(), Outcome> {
     }
 }
 
-/// Bytes of the responses that a task holds, charged to the budget.
+/// Bytes of the responses that a task holds; they count against the budget.
 struct Kept<'a> {
     ticket: &'a Ticket,
     bytes: usize,
@@ -307,7 +310,7 @@ impl<'a> Kept<'a> {
         Self { ticket, bytes: 0 }
     }
 
-    /// Sets the number of bytes held; false if the budget is exceeded.
+    /// Sets the number of bytes held; returns false if the budget is exceeded.
     fn is(&mut self, bytes: usize) -> bool {
         let before = std::mem::replace(&mut self.bytes, bytes);
         if bytes <= before {
@@ -321,7 +324,7 @@ impl<'a> Kept<'a> {
 /// The mirror's response.
 struct Source {
     state: State,
-    /// The reservation; dropped if the request was abandoned.
+    /// The reservation at the replica. If it is still here on a drop, the request was abandoned.
     in_flight: Option<InFlight>,
     is_stream: bool,
 }
@@ -379,7 +382,7 @@ impl Source {
         Outcome::Failed(why)
     }
 
-    /// Records bytes of a stream with this number of data lines.
+    /// Records received bytes of a stream that have `data_lines` data lines.
     fn saw(&mut self, data_lines: u32) {
         if let Some(in_flight) = self.in_flight.as_mut().filter(|_| self.is_stream) {
             in_flight.first_token();
@@ -394,11 +397,11 @@ impl Source {
     }
 }
 
-/// Decodes a response's bytes into its content.
+/// Decodes a response's bytes into texts and finish reasons.
 struct Reader {
     is_stream: bool,
     events: EventReader,
-    /// Data lines since the count was last taken.
+    /// Number of data lines since it was last taken.
     data_lines: u32,
     whole: Vec<u8>,
     seen: usize,
@@ -435,7 +438,7 @@ impl Reader {
         contents(&std::mem::take(&mut self.whole))
     }
 
-    /// Whether the last content read was the first.
+    /// Whether the last call that read content was the first one.
     fn has_begun(&self) -> bool {
         self.seen == 1
     }

@@ -2,24 +2,24 @@
 
 use serde::Deserialize;
 
-/// Target and sampling rate of mirrored requests.
+/// Which requests of a pool are mirrored, where to, and the limits of that.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MirrorSettings {
-    /// The target pool, a different one.
+    /// Name of the pool to which requests are mirrored, a different one.
     pub pool: String,
-    /// The model's name in the target pool; `None`: the name sent to the replica.
+    /// The model's name in that pool; `None`: the name that was sent to the replica.
     #[serde(default)]
     pub model: Option<String>,
-    /// Share of text requests that are mirrored.
+    /// Share of the text requests that are mirrored, 0 to 1.
     pub share: f64,
     /// Maximum number of mirrored requests in flight.
     #[serde(default = "in_flight")]
     pub in_flight: usize,
-    /// Memory bound in bytes for request bodies and text not yet compared.
+    /// Maximum memory in bytes for the request bodies and the text that is not compared yet.
     #[serde(default = "held_bytes")]
     pub held_bytes: usize,
-    /// Time-out of a mirrored request in seconds.
+    /// How long a mirrored request may take, in seconds.
     #[serde(default = "timeout")]
     pub timeout_s: f64,
 }
@@ -37,7 +37,8 @@ fn timeout() -> f64 {
 }
 
 impl MirrorSettings {
-    /// Description of the first invalid setting; `own` is the name of the mirrored pool.
+    /// Describes the first invalid setting; `None` if all are valid. `own` is the name of the
+    /// mirrored pool, `pools` has the names of all.
     pub(crate) fn complaint(&self, own: &str, pools: &[&str]) -> Option<String> {
         let pool = &self.pool;
         if pool == own {
