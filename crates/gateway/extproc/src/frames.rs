@@ -1,4 +1,4 @@
-//! gRPC framing: a flag byte, a length of four bytes, a message.
+//! gRPC framing. A frame is a flag byte, a length of four bytes, and a message.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::Message;
@@ -7,7 +7,7 @@ use crate::status::{Code, Status};
 
 const PREFIX: usize = 5;
 
-/// Extracts messages from a byte stream, independent of chunking.
+/// Splits a byte stream into messages, however the stream is cut into chunks.
 #[derive(Debug)]
 pub(crate) struct Frames {
     buffer: BytesMut,
@@ -27,20 +27,20 @@ impl Frames {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Number of bytes of the incomplete message.
+    /// Number of bytes in the buffer: those of messages that have not been taken yet.
     pub(crate) fn len(&self) -> usize {
         self.buffer.len()
     }
 
-    /// Whether the buffer is at a message boundary.
+    /// Whether no bytes are left, so that the stream may end here.
     pub(crate) fn is_empty(&self) -> bool {
         self.buffer.is_empty()
     }
 
-    /// The next whole message.
+    /// The next message; `None` while it is incomplete.
     ///
     /// # Errors
-    /// It is too large, compressed, or malformed.
+    /// The message is too large, compressed, or malformed.
     pub(crate) fn next<M: Message + Default>(&mut self) -> Result<Option<M>, Status> {
         if self.buffer.len() < PREFIX {
             return Ok(None);
@@ -66,7 +66,7 @@ impl Frames {
     }
 }
 
-/// A message with its prefix.
+/// A frame with `message`: its prefix and its bytes.
 pub(crate) fn framed(message: &impl Message) -> Bytes {
     let length = message.encoded_len();
     let mut out = BytesMut::with_capacity(PREFIX + length);

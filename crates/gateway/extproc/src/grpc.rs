@@ -1,4 +1,4 @@
-//! gRPC on top of the existing HTTP/2 server: the methods, and the end of message streams.
+//! gRPC on top of the existing HTTP/2 server: the methods of the services, and how calls end.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -23,11 +23,12 @@ use crate::status::{Code, Status};
 const PROCESS: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
 const CHECK: &str = "/grpc.health.v1.Health/Check";
 
-/// Message bytes granted to every request in flight beyond the budget, so that the bodies of other
-/// requests cannot break off a response.
+/// Bytes of messages that a request may always hold once an endpoint is picked, even beyond the
+/// memory budget, so that the bodies of other requests cannot break off its response.
 const SPARED: usize = 128 << 10;
 
-/// The services, for an HTTP/2 server. `limit` is the maximum size of a message in bytes.
+/// Routes of the gRPC services, for an HTTP/2 server. `limit` is the maximum size of a message in
+/// bytes.
 pub fn router<P: Picker>(picker: P, limit: usize) -> Router {
     Router::new()
         .route(PROCESS, post(process::<P>))
@@ -42,7 +43,8 @@ struct Shared<P> {
     limit: usize,
 }
 
-/// `Process`: reads messages only as replies are consumed, which gives back-pressure.
+/// Serves the method `Process`: it reads a message only when Envoy has taken the replies to earlier
+/// ones, which gives back-pressure.
 async fn process<P: Picker>(
     State(shared): State<Shared<P>>,
     request: Request<Body>,
@@ -65,7 +67,7 @@ async fn process<P: Picker>(
     answer(Body::new(StreamBody::new(frames)))
 }
 
-/// `grpc.health.v1.Health/Check`
+/// Serves the method `grpc.health.v1.Health/Check`.
 async fn check<P: Picker>(
     State(shared): State<Shared<P>>,
     request: Request<Body>,
@@ -91,7 +93,7 @@ async fn unknown(request: Request<Body>) -> Response<Body> {
     ended(&Status::new(Code::Unimplemented, text))
 }
 
-/// A call that ends with its header (trailers-only response).
+/// A response that ends a call with its header (trailers-only response).
 fn ended(status: &Status) -> Response<Body> {
     let mut response = answer(Body::empty());
     response.headers_mut().extend(status.headers());
@@ -105,21 +107,21 @@ fn answer(body: Body) -> Response<Body> {
     response
 }
 
-/// A bidirectional stream of messages.
+/// A bidirectional stream of messages, which carries one request and its response.
 struct Exchange<P: Picker> {
-    /// `None` once Envoy has closed its side.
+    /// The bytes from Envoy; `None` once Envoy has closed its side.
     body: Option<Body>,
     frames: Frames,
-    /// Reservation for the bytes in `frames`.
+    /// Memory reservation for the bytes in `frames`.
     room: P::Room,
     patience: Duration,
-    /// Deadline of the current wait, if any.
+    /// When the wait for the current message, or for the request's body, is given up.
     deadline: Option<Instant>,
     session: Session<P>,
 }
 
 impl<P: Picker> Exchange<P> {
-    /// The next reply, or the status that ends the stream.
+    /// The next reply to Envoy, or the status that ends the stream.
     async fn next(&mut self) -> Result<Bytes, Status> {
         loop {
             if let Some(reply) = self.session.reply() {
@@ -177,7 +179,7 @@ impl<P: Picker> Exchange<P> {
         }
     }
 
-    /// Refuses the open request; ends the call if no request is open.
+    /// Refuses the request if it waits for its body; otherwise ends the call with an error.
     fn exceeds(&mut self, excess: Excess) -> Result<(), Status> {
         if self.session.exceeds(excess) {
             return Ok(());
@@ -201,7 +203,8 @@ mod tests {
     use crate::messages::{HttpBody, HttpHeaders, Part, ProtocolConfiguration};
     use crate::picker::{AnswerHead, Call, Change, Head, Picked, Refusal, Seen};
 
-    /// It has room for 1,000 bytes of all calls, and 50 ms of patience.
+    /// A picker whose memory budget is 1,000 bytes for all calls, and which waits 50 ms for a
+    /// message.
     #[derive(Clone, Default)]
     struct Small(Arc<AtomicUsize>);
 
@@ -290,7 +293,7 @@ mod tests {
         }
     }
 
-    /// A call that sends this, and then nothing more.
+    /// A call in which Envoy sends `sent` and then nothing more.
     fn exchange(picker: &Small, sent: Vec<u8>) -> Exchange<Small> {
         let first = stream::iter([Ok::<_, Infallible>(Bytes::from(sent))]);
         let endless = futures_util::StreamExt::chain(first, stream::pending());
@@ -333,7 +336,8 @@ mod tests {
         framed(&request)[..700].to_vec()
     }
 
-    /// The code with which a call ends, and the status that the client got before.
+    /// The code with which a call ends, and the status with which the client was refused before, if
+    /// any.
     async fn ended(mut exchange: Exchange<Small>) -> (Code, Option<u16>) {
         let mut refused = None;
         loop {
@@ -362,7 +366,8 @@ mod tests {
         assert!(waiting.await.is_err(), "it waits for the rest");
         let held = picker.0.load(Ordering::Relaxed);
         assert!((700..1000).contains(&held), "{held}");
-        // no room for a second one: a message, and a request that is refused
+        // no memory for a second body: an incomplete message ends its call, and a waiting request
+        // is refused
         let second = exchange(&picker, part_of_body());
         assert_eq!(ended(second).await, (Code::ResourceExhausted, None));
         let third = exchange(&picker, header());
@@ -372,7 +377,8 @@ mod tests {
         assert_eq!(ended(third).await, (Code::Ok, Some(408)));
     }
 
-    /// Each piece ends a message and begins the next one: every message has its own time.
+    /// Each piece ends one message and begins the next: the time limit counts for each message
+    /// anew.
     #[tokio::test(start_paused = true)]
     async fn messages_that_come_in_time_have_no_end() {
         let body = HttpBody {

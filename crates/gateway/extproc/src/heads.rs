@@ -1,4 +1,4 @@
-//! Converts headers and metadata of Envoy's messages for a picker.
+//! Converts the headers and metadata in Envoy's messages into a picker's types.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue as HttpValue, header};
 use bytes::Bytes;
@@ -7,12 +7,13 @@ use crate::messages::{HeaderValue, HttpHeaders, Kind, Metadata};
 use crate::picker::{AnswerHead, Head};
 use crate::replies::NAMESPACE;
 
-/// Metadata in which the data plane names the eligible endpoints, and the one that served.
+/// Metadata keys in which the data plane (Envoy) names the eligible endpoints, and the endpoint
+/// that served a request.
 const SUBSET_NAMESPACE: &str = "envoy.lb.subset_hint";
 const SUBSET: &str = "x-gateway-destination-endpoint-subset";
 const SERVED: &str = "x-gateway-destination-endpoint-served";
 
-/// A request's header.
+/// Converts a request's header. The eligible endpoints come from `metadata`.
 pub(crate) fn head(message: HttpHeaders, metadata: &Metadata) -> Head {
     let (mut method, mut path) = (String::new(), String::new());
     let mut host = None;
@@ -33,7 +34,7 @@ pub(crate) fn head(message: HttpHeaders, metadata: &Metadata) -> Head {
     }
 }
 
-/// A response's header. A missing status counts as 500.
+/// Converts a response's header. A missing status counts as 500.
 pub(crate) fn answer_head(message: HttpHeaders, metadata: &Metadata) -> AnswerHead {
     let mut status = 500;
     let headers = headers(message, |name, value| {
@@ -50,7 +51,7 @@ pub(crate) fn answer_head(message: HttpHeaders, metadata: &Metadata) -> AnswerHe
     }
 }
 
-/// Converts the headers; HTTP/2 pseudo-headers go to `pseudo`.
+/// Converts HTTP headers. HTTP/2 pseudo-headers, such as `:path`, are passed to `pseudo`.
 fn headers(message: HttpHeaders, mut pseudo: impl FnMut(&str, String)) -> HeaderMap {
     let mut found = HeaderMap::new();
     for header in message.headers.unwrap_or_default().headers {
@@ -76,7 +77,7 @@ fn headers(message: HttpHeaders, mut pseudo: impl FnMut(&str, String)) -> Header
     found
 }
 
-/// A list of strings, or one comma-separated string: data planes send either.
+/// Reads addresses from a list of strings or one comma-separated string: data planes send either.
 fn addresses(kind: &Kind) -> Vec<String> {
     let split = |text: &String| -> Vec<String> {
         let parts = text.split(',').map(str::trim);

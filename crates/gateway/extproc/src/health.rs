@@ -6,16 +6,17 @@ use crate::frames::{Frames, framed};
 use crate::messages::{HealthCheckRequest, HealthCheckResponse};
 use crate::status::{Code, Status};
 
-/// Maximum size of a request in bytes.
+/// Maximum size of a health check request in bytes.
 pub(crate) const LIMIT: usize = 4096;
 
 const SERVING: i32 = 1;
 const NOT_SERVING: i32 = 2;
 
-/// Answers a framed health check. `liveness` is the process; all other services report the picker.
+/// Answers a framed health check. The service `liveness` is always healthy; the other services are
+/// healthy if the picker is `ready`.
 ///
 /// # Errors
-/// Unknown service.
+/// The service is unknown, or the message is malformed.
 pub(crate) fn check(asked: &[u8], ready: bool) -> Result<Bytes, Status> {
     let mut frames = Frames::new(LIMIT);
     frames.push(asked);

@@ -1,5 +1,5 @@
-//! Envoy's external processing protocol (`envoy.service.ext_proc.v3`) for an endpoint picker:
-//! messages, their order in every body mode, and gRPC. Decisions are left to a [`Picker`].
+//! Envoy's external processing protocol (`envoy.service.ext_proc.v3`) for an endpoint picker: its
+//! messages, their order in every body mode, and gRPC. A [`Picker`] makes the decisions.
 //!
 //! The request path, in reading order: [`grpc`], [`session`], the [`Call`] of the picker,
 //! [`replies`].

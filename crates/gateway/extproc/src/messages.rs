@@ -1,16 +1,16 @@
-//! The messages used by an endpoint picker. Field numbers come from Envoy's
-//! `external_processor.proto`, `base.proto` and `processing_mode.proto`, and from protobuf's
+//! The protocol's messages, as far as an endpoint picker needs them. Field numbers are those of
+//! Envoy's `external_processor.proto`, `base.proto` and `processing_mode.proto`, and of protobuf's
 //! `struct.proto`.
 //!
-//! Declared by hand, because a crate with all of Envoy's types takes longer to compile than the
-//! HTTP stack. Undeclared fields are skipped when read.
+//! They are declared by hand, because a crate with all of Envoy's types takes longer to compile
+//! than the HTTP stack. Fields that are not declared here are skipped when a message is read.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use prost::{Enumeration, Message, Oneof};
 
-/// How Envoy sends bodies.
+/// How Envoy shows a body to the picker: not at all, in pieces, whole, or there and back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Enumeration)]
 #[repr(i32)]
 pub(crate) enum BodyMode {
@@ -32,7 +32,7 @@ pub(crate) struct ProcessingRequest {
     pub(crate) request: Option<Part>,
 }
 
-/// The part of the exchange in a message from Envoy.
+/// The part of a request or response that a message from Envoy shows.
 #[derive(Clone, PartialEq, Oneof)]
 pub(crate) enum Part {
     #[prost(message, tag = "2")]
@@ -49,7 +49,7 @@ pub(crate) enum Part {
     ResponseTrailers(HttpTrailers),
 }
 
-/// Sent in the first message of a stream.
+/// The body modes; Envoy sends them in the first message of a stream.
 #[derive(Clone, Copy, PartialEq, Message)]
 pub(crate) struct ProtocolConfiguration {
     #[prost(enumeration = "BodyMode", tag = "1")]
@@ -134,7 +134,7 @@ pub(crate) struct ImmediateResponse {
     pub(crate) headers: Option<HeaderMutation>,
     #[prost(bytes = "bytes", tag = "3")]
     pub(crate) body: Bytes,
-    /// For Envoy's access log.
+    /// Reason that Envoy writes to its access log.
     #[prost(string, tag = "5")]
     pub(crate) details: String,
 }
@@ -161,7 +161,7 @@ pub(crate) struct HeaderValueOption {
     pub(crate) append_action: i32,
 }
 
-/// `append_action` that overwrites existing values.
+/// Value of `append_action` that overwrites existing values of a header.
 pub(crate) const OVERWRITE: i32 = 2;
 
 #[derive(Clone, PartialEq, Message)]
@@ -170,7 +170,7 @@ pub(crate) struct HeaderList {
     pub(crate) headers: Vec<HeaderValue>,
 }
 
-/// Envoy sets one of `value` and `raw_value`.
+/// A header. Envoy sets one of `value` and `raw_value`.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct HeaderValue {
     #[prost(string, tag = "1")]
@@ -247,7 +247,7 @@ pub(crate) struct HealthCheckResponse {
 }
 
 impl Metadata {
-    /// The value of a name within a filter's namespace.
+    /// The value for a name within a namespace of the metadata.
     pub(crate) fn get(&self, namespace: &str, name: &str) -> Option<&Kind> {
         let fields = &self.filter_metadata.get(namespace)?.fields;
         fields.get(name)?.kind.as_ref()

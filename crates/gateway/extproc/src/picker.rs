@@ -1,19 +1,19 @@
-//! The picker interface: its inputs and outputs.
+//! The interface of an endpoint picker: its inputs and outputs.
 
 use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use bytes::Bytes;
 
-/// Picks endpoints. Clones share their state.
+/// Picks endpoints for requests. Clones share their state.
 pub trait Picker: Clone + Send + Sync + 'static {
     type Call: Call;
     type Room: Room;
 
-    /// A memory reservation for incomplete messages.
+    /// A new, empty memory reservation for incomplete messages.
     fn room(&self) -> Self::Room;
 
-    /// Time-out for a message, and for the body of a waiting request.
+    /// How long to wait for the rest of a message, and for the body of a waiting request.
     fn patience(&self) -> Duration;
 
     /// Starts a request, whose body may follow.
@@ -22,17 +22,17 @@ pub trait Picker: Clone + Send + Sync + 'static {
     /// The request is refused.
     fn begin(&self, head: Head) -> Result<Self::Call, Refusal>;
 
-    /// Whether requests can be served; reported by the health service.
+    /// Whether requests can be served; the health service reports it.
     fn ready(&self) -> bool;
 }
 
-/// Memory reservation for incomplete data, released on drop.
+/// Memory reservation for incomplete messages. A drop releases it.
 pub trait Room: Send + 'static {
-    /// Changes the reservation to `bytes`; false if the budget is exhausted.
+    /// Changes the reservation to `bytes` bytes. Returns false if the budget is exhausted.
     fn resize(&mut self, bytes: usize) -> bool;
 }
 
-/// The exceeded resource.
+/// What a waiting request has exceeded: the memory budget, or the time for its body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Excess {
     Room,
@@ -48,19 +48,20 @@ pub trait Call: Send + 'static {
     /// The body is too large.
     fn take(&mut self, bytes: Bytes) -> Result<(), Refusal>;
 
-    /// The error response to a request abandoned before the choice of an endpoint.
+    /// The error response to a request that is given up before an endpoint is picked.
     fn exceeds(&self, excess: Excess) -> Refusal;
 
-    /// Picks an endpoint; called once, with all of the body that will be visible.
+    /// Picks an endpoint. It is called once, with all of the body that Envoy shows before the
+    /// choice.
     fn pick(&mut self, seen: Seen) -> impl Future<Output = Result<Picked, Refusal>> + Send;
 
     /// Processes the response header.
     fn answered(&mut self, head: &AnswerHead) -> Change;
 
-    /// Processes bytes of the response; returns the bytes to send instead.
+    /// Processes bytes of the response's body; returns the bytes to send in their place.
     fn pass(&mut self, bytes: Bytes) -> Bytes;
 
-    /// Ends the response; returns bytes held back.
+    /// Ends the response; returns bytes that were still held back.
     fn end(&mut self) -> Bytes;
 }
 
@@ -70,54 +71,54 @@ pub struct Head {
     pub method: String,
     /// Path and query.
     pub path: String,
-    /// Without the pseudo-headers.
+    /// Headers without HTTP/2's pseudo-headers.
     pub headers: HeaderMap,
-    /// The only eligible endpoints, `ip:port`; `None`: all.
+    /// The only eligible endpoints, as `ip:port`; `None`: all are eligible.
     pub subset: Option<Vec<String>>,
 }
 
-/// How much of a request's body was visible.
+/// How much of a request's body was visible before the choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seen {
     All,
-    /// In Envoy's body mode it arrives too late, in part, or not at all.
+    /// The body arrives after the choice, in part, or not at all: so in Envoy's body mode.
     Part,
 }
 
-/// The chosen endpoints, and the changes of the request.
+/// The chosen endpoints, and the changes to the request.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Picked {
-    /// `ip:port`, best first, at least one; the rest are for Envoy's retries.
+    /// As `ip:port`, best first, at least one. All after the first are for Envoy's retries.
     pub endpoints: Vec<String>,
-    /// The whole body for the endpoint.
+    /// The whole body to be sent to the endpoint.
     pub body: Bytes,
-    /// Whether `body` differs from the received one.
+    /// Whether `body` differs from the body that was received.
     pub is_rewritten: bool,
     pub change: Change,
 }
 
-/// Changes of a header.
+/// Changes to the headers of a request or response.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Change {
     pub set: Vec<(HeaderName, HeaderValue)>,
     pub remove: Vec<HeaderName>,
 }
 
-/// The header of an answer.
+/// The header of a response.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct AnswerHead {
     pub status: u16,
     pub headers: HeaderMap,
-    /// The endpoint that served it, `ip:port`, if reported by Envoy.
+    /// The endpoint that served the request, as `ip:port`, if Envoy reports it.
     pub served: Option<String>,
 }
 
-/// An immediate response: an error, or a page that the picker answers itself.
+/// A response that Envoy sends without asking an endpoint: an error, or a page of the picker's own.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Refusal {
     pub status: u16,
     pub headers: Vec<(HeaderName, HeaderValue)>,
     pub body: Bytes,
-    /// Reason for Envoy's access log.
+    /// Reason that Envoy writes to its access log.
     pub reason: &'static str,
 }

@@ -1,4 +1,4 @@
-//! The messages that go back to Envoy.
+//! Builds the messages that go back to Envoy.
 
 use axum::http::{HeaderName, HeaderValue as HttpValue, header};
 use bytes::Bytes;
@@ -10,11 +10,11 @@ use crate::messages::{
 };
 use crate::picker::{Change, Picked, Refusal};
 
-/// Metadata namespace of the endpoints, and their key in metadata and headers.
+/// Metadata namespace of the picked endpoints, and their key in the metadata and in the headers.
 pub(crate) const NAMESPACE: &str = "envoy.lb";
 pub(crate) const ENDPOINT: &str = "x-gateway-destination-endpoint";
 
-/// Size of a body chunk in bytes: Envoy recommends at most 64 KiB including the message.
+/// Maximum size of a body chunk in bytes: Envoy recommends at most 64 KiB for the whole message.
 pub(crate) const CHUNK: usize = 62_000;
 
 /// A message without metadata.
@@ -25,7 +25,7 @@ pub(crate) fn plain(response: Reply) -> ProcessingResponse {
     }
 }
 
-/// Continues without changes.
+/// Reply by which Envoy continues without changes.
 pub(crate) fn unchanged() -> PartResponse {
     PartResponse {
         response: Some(CommonResponse::default()),
@@ -36,7 +36,7 @@ pub(crate) fn trailers() -> TrailersResponse {
     TrailersResponse::default()
 }
 
-/// Changes the header.
+/// Reply that changes headers.
 pub(crate) fn changed(change: Change) -> PartResponse {
     PartResponse {
         response: Some(CommonResponse {
@@ -46,7 +46,7 @@ pub(crate) fn changed(change: Change) -> PartResponse {
     }
 }
 
-/// Replaces the body or a chunk of it.
+/// Reply that replaces the body, or the chunk of it that was shown.
 pub(crate) fn replaced(body: Bytes) -> PartResponse {
     PartResponse {
         response: Some(CommonResponse {
@@ -58,7 +58,8 @@ pub(crate) fn replaced(body: Bytes) -> PartResponse {
     }
 }
 
-/// Sets the destination of a request. `body` replaces the body in the same message.
+/// Reply that sets the destination of a request. If `body` is given, the same message replaces the
+/// request's body.
 pub(crate) fn destination(picked: &Picked, body: Option<Bytes>) -> PartResponse {
     let mut change = picked.change.clone();
     let endpoints = picked.endpoints.join(",");
@@ -81,7 +82,7 @@ pub(crate) fn destination(picked: &Picked, body: Option<Bytes>) -> PartResponse 
     }
 }
 
-/// A message with the endpoints in its metadata.
+/// A message that also names the endpoints in its metadata.
 pub(crate) fn with_endpoints(picked: &Picked, response: Reply) -> ProcessingResponse {
     let endpoints = Kind::Text(picked.endpoints.join(","));
     let fields = Struct::of(ENDPOINT, endpoints);
@@ -91,8 +92,8 @@ pub(crate) fn with_endpoints(picked: &Picked, response: Reply) -> ProcessingResp
     }
 }
 
-/// Splits a body into chunks, each wrapped by `wrap`. `end`: marks the last chunk as the end. An
-/// empty body that is not the end gives no chunk.
+/// Splits a body into chunks, each in a message made by `wrap`. If `end` is set, the last chunk is
+/// marked as the end of the body. An empty body gives no chunk, unless it is the end.
 pub(crate) fn pieces(
     mut body: Bytes,
     end: bool,
@@ -120,7 +121,7 @@ pub(crate) fn pieces(
     })
 }
 
-/// An immediate response.
+/// A message by which Envoy responds immediately, without asking an endpoint.
 pub(crate) fn refused(refusal: Refusal) -> ProcessingResponse {
     let change = Change {
         set: refusal.headers,

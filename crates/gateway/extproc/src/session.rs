@@ -1,4 +1,4 @@
-//! One stream of messages: a request and its response.
+//! The order of messages in one stream, which carries a request and its response.
 //!
 //! ```text
 //!  header --(no body, or the mode shows it too late)--> picked
@@ -21,21 +21,21 @@ use crate::replies::{
 };
 use crate::status::{Code, Status};
 
-/// Progress of a request.
+/// How far the request and its response have come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
-    /// No message yet.
+    /// No message has arrived.
     New,
-    /// Waiting for the body before the choice.
+    /// The request's header has arrived; the choice of an endpoint waits for the body.
     Waiting,
     Picked,
     /// The response header has arrived.
     Answered,
-    /// The response is complete, or was sent from here.
+    /// The response is complete, or the picker refused the request.
     Over,
 }
 
-/// A session. [`Self::reply`] returns the replies in order.
+/// State of one stream. [`Self::reply`] returns the replies to Envoy in order.
 pub(crate) struct Session<P: Picker> {
     picker: P,
     step: Step,
@@ -68,7 +68,7 @@ impl<P: Picker> Session<P> {
         self.step == Step::Over && self.call.is_none()
     }
 
-    /// Whether more of the request is needed before the choice.
+    /// Whether more of the request's body is needed before an endpoint is chosen.
     pub(crate) fn is_waiting(&self) -> bool {
         self.step == Step::Waiting
     }
@@ -78,7 +78,8 @@ impl<P: Picker> Session<P> {
         matches!(self.step, Step::Picked | Step::Answered)
     }
 
-    /// Refuses a waiting request that is too large or too slow; false if no request is waiting.
+    /// Refuses a waiting request that needs too much memory or time. Returns false if no request
+    /// waits.
     pub(crate) fn exceeds(&mut self, excess: Excess) -> bool {
         let call = self.call.as_ref().filter(|_| self.is_waiting());
         let Some(refusal) = call.map(|call| call.exceeds(excess)) else {
@@ -91,7 +92,7 @@ impl<P: Picker> Session<P> {
     /// Processes a message from Envoy.
     ///
     /// # Errors
-    /// The message is out of order.
+    /// The message does not belong at this point of the exchange.
     pub(crate) async fn saw(&mut self, message: ProcessingRequest) -> Result<(), Status> {
         let modes = Modes::of(&message);
         let metadata = message.metadata_context.unwrap_or_default();
@@ -119,7 +120,7 @@ impl<P: Picker> Session<P> {
         Ok(())
     }
 
-    /// Envoy has closed the stream regularly.
+    /// Records that Envoy has closed the stream, without an error.
     pub(crate) fn closed(&mut self) {
         let ended_unseen = self.step == Step::Answered && self.modes.response == BodyMode::None;
         if let Some(mut call) = self.call.take().filter(|_| ended_unseen) {
@@ -180,7 +181,7 @@ impl<P: Picker> Session<P> {
         }
     }
 
-    /// The body is complete; `trailers` follow it.
+    /// Handles the end of the request's body; `with_trailers`: trailers follow it.
     async fn body_ended(&mut self, with_trailers: bool) {
         let Some(picked) = self.pick(Seen::All).await else {
             return;

@@ -1,4 +1,4 @@
-//! End of a call: gRPC status codes, and the headers that carry them.
+//! How a gRPC call ends: status codes, and the headers that carry them.
 
 use std::fmt::Write;
 
@@ -19,7 +19,7 @@ pub(crate) enum Code {
     Unimplemented = 12,
 }
 
-/// Final status of a call.
+/// The status with which a call ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Status {
     pub(crate) code: Code,
@@ -49,7 +49,7 @@ impl Status {
     }
 }
 
-/// Percent-encoding of gRPC status messages.
+/// Percent-encodes a status message, as gRPC requires.
 fn percent_encoded(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {

@@ -212,7 +212,7 @@ fn a_stream_that_ends_early_is_a_client_that_left() {
     assert_eq!(gone(DUPLEX, picked()), "left");
     let answered = || vec![request_head(true, &[]), answer_begins(false)];
     assert_eq!(gone(DUPLEX, answered()), "left");
-    // Envoy shows no bodies: the end of the stream is the end of the answer
+    // if Envoy shows no bodies, the response ends when Envoy closes the stream
     assert_eq!(gone((BodyMode::None, BodyMode::None), answered()), "end");
 }
 

@@ -1,4 +1,4 @@
-//! A picker that notes what it learns, and streams of messages that it sees.
+//! A fake picker that notes what it is called with, and helpers to run streams of messages.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::messages::{
 use crate::picker::{AnswerHead, Change, Excess, Head, Room};
 use crate::replies::{CHUNK, ENDPOINT};
 
-/// Picks two endpoints for every body that does not say `no`; `rename` becomes `renamed`.
+/// Picks two endpoints for a body, unless it says `no`. A body `rename` becomes `renamed`.
 #[derive(Clone, Default)]
 struct Fake(Arc<Mutex<Vec<String>>>);
 
@@ -43,7 +43,7 @@ pub(super) fn no(status: u16) -> Refusal {
     }
 }
 
-/// As many bytes as a tenth of a message may have.
+/// Memory reservation with a limit of a tenth of the largest message.
 struct FakeRoom;
 
 impl Room for FakeRoom {
@@ -124,7 +124,7 @@ impl Call for FakeCall {
         Change::default()
     }
 
-    /// Bytes after a `|` are held back to the end.
+    /// Holds back the bytes from a `|` on, until the end.
     fn pass(&mut self, bytes: Bytes) -> Bytes {
         self.notes.note(format!("passed {}", bytes.len()));
         let held = bytes.iter().position(|byte| *byte == b'|');
@@ -199,14 +199,14 @@ pub(super) fn message(modes: (BodyMode, BodyMode), request: Part) -> ProcessingR
     }
 }
 
-/// A stream that ran: what the picker was told, and the replies after each message.
+/// A stream that has run: what the picker noted, and the replies after each message.
 pub(super) struct Ran {
     pub(super) notes: Vec<String>,
     pub(super) replies: Vec<Vec<ProcessingResponse>>,
     pub(super) error: Option<Status>,
 }
 
-/// Sends messages, and closes the stream in good order.
+/// Sends messages to a session, and then closes the stream without an error.
 pub(super) fn run_all(messages: Vec<ProcessingRequest>) -> Ran {
     let picker = Fake::default();
     let runtime = Builder::new_current_thread().build().unwrap();
@@ -249,7 +249,7 @@ impl Ran {
         self.replies.iter().flatten().collect()
     }
 
-    /// A word for each reply.
+    /// A word for each reply, which names its kind.
     pub(super) fn words(&self) -> Vec<&'static str> {
         let word = |reply: &&ProcessingResponse| match &reply.response {
             Some(Reply::RequestHeaders(_)) => "request header",
@@ -275,7 +275,7 @@ pub(super) fn common(reply: &ProcessingResponse) -> &CommonResponse {
     }
 }
 
-/// A header that a reply sets.
+/// The value to which a reply sets a header.
 pub(super) fn set<'a>(reply: &'a ProcessingResponse, name: &str) -> Option<&'a [u8]> {
     let mutation = common(reply).header_mutation.as_ref()?;
     let headers = mutation
@@ -297,7 +297,7 @@ pub(super) fn in_metadata(reply: &ProcessingResponse) -> Option<&str> {
     }
 }
 
-/// The bodies that came back, put together, and whether the last one is the end.
+/// The chunks of a body in the replies, joined, and whether the last one is marked as the end.
 pub(super) fn streamed(
     replies: &[&ProcessingResponse],
     wanted: fn(&Reply) -> bool,
