@@ -1,4 +1,4 @@
-//! HTTP client of an API server.
+//! HTTP client of a Kubernetes API server.
 
 use std::fmt::Display;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,9 +19,9 @@ use crate::event::refused;
 use crate::plugin::CredentialCache;
 
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
-/// Time-out of [`Api::request`], after the login.
+/// How long [`Api::request`] may take; the wait for credentials does not count.
 const REQUEST_PATIENCE: Duration = Duration::from_secs(60);
-/// Maximum size in bytes of a body, such as a page of a list, and of an error.
+/// Maximum size in bytes of a response body, such as a page of a list, and of the body of an error.
 const BODY_BYTES: usize = 256 << 20;
 const REFUSAL_BYTES: usize = 64 << 10;
 
@@ -29,7 +29,7 @@ const REFUSAL_BYTES: usize = 64 << 10;
 #[derive(Debug, Clone)]
 pub struct Api {
     cluster: Arc<Cluster>,
-    /// Rebuilt when the certificates change.
+    /// The HTTP client. It is rebuilt when the certificates change.
     client: Arc<Mutex<Option<(Trust, Client)>>>,
     issued: Arc<CredentialCache>,
 }
@@ -43,11 +43,13 @@ impl Api {
         }
     }
 
-    /// Sends an idempotent request; returns the status, which may be an error, and the body.
-    /// `target`: path and query below the server's base path, `/api/v1/pods?limit=5`.
+    /// Sends a request, which must be idempotent. Returns the status, which may be that of an
+    /// error, and the body. `target` is path and query below the server's base path, such as
+    /// `/api/v1/pods?limit=5`.
     ///
     /// # Errors
-    /// [`ApiError::Credentials`], or [`ApiError::Unreachable`] without a whole response in 60 s.
+    /// [`ApiError::Credentials`]; [`ApiError::Unreachable`] if there is no complete response in 60
+    /// s.
     pub async fn request(
         &self,
         method: &str,
@@ -66,12 +68,12 @@ impl Api {
         self.exchange(request, REQUEST_PATIENCE, read).await
     }
 
-    /// For the log.
+    /// URL of the server, for the log.
     pub(crate) fn server(&self) -> String {
         shown_url(&self.cluster.server)
     }
 
-    /// Builds a URL from segments below the server's base path, and a query.
+    /// Builds a URL from path segments below the server's base path, and a query.
     pub(crate) fn url(&self, segments: &[&str], query: &[(&str, String)]) -> Result<Url, ApiError> {
         let server = &self.cluster.server;
         let shown = shown_url(server);
@@ -87,8 +89,8 @@ impl Api {
         Ok(url)
     }
 
-    /// `GET`s a URL with the current credentials; returns when the response header has arrived,
-    /// before the body.
+    /// `GET`s a URL with the current credentials. Returns when the response's header has arrived,
+    /// before its body.
     ///
     /// # Errors
     /// [`ApiError`], also for a status other than 200.
@@ -107,13 +109,13 @@ impl Api {
         self.exchange(request, patience, check).await
     }
 
-    /// `GET`s a whole body.
+    /// `GET`s a URL and returns the whole body.
     pub(crate) async fn get(&self, url: &Url, patience: Duration) -> Result<Bytes, ApiError> {
         let body = async { whole(self.open(url, patience).await?).await };
         within(patience, body).await
     }
 
-    /// Sends a request with the current credentials; the response is read by `read`.
+    /// Sends a request with the current credentials; `read` reads the response.
     async fn exchange<T>(
         &self,
         request: http::Result<Request<Bytes>>,

@@ -1,17 +1,18 @@
-//! Errors of a request, and those that end a list or a watch.
+//! Errors of requests, lists and watches.
 
 /// Why a request, a list or a watch failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ApiError {
-    /// Invalid or missing settings of the server or of the login: names the file or the command.
+    /// Settings of the server or of the login are invalid or missing. The text names the file or
+    /// the command.
     #[error("{0}")]
     Credentials(String),
     #[error("{0}")]
     Unreachable(String),
-    /// Only the connection of the watch was lost.
+    /// The connection of a watch was lost; the watch can continue from its last version.
     #[error("the watch was cut off: {0}")]
     Cut(String),
-    /// An error response, or an error event of a watch.
+    /// The server sent an error response, or an error event in a watch.
     #[error("{status}: {message}")]
     Refused { status: u16, message: String },
     #[error("no answer of an API server: {0}")]
@@ -19,7 +20,8 @@ pub enum ApiError {
 }
 
 impl ApiError {
-    /// The resource version is no longer usable: a new list is needed.
+    /// Whether the last resource version can no longer be watched from, so that a new list is
+    /// needed.
     pub(crate) fn needs_list(&self) -> bool {
         match self {
             // Authentication or overload: the version stays valid.
@@ -29,12 +31,12 @@ impl ApiError {
         }
     }
 
-    /// The API server does not have this kind.
+    /// Whether the API server does not know this kind of objects.
     pub(crate) fn is_unknown_kind(&self) -> bool {
         matches!(self, Self::Refused { status: 404, .. })
     }
 
-    /// Normal in the life of a watch, and not logged.
+    /// Whether the error is normal in the life of a watch, so that it is not logged.
     pub(crate) fn is_usual(&self) -> bool {
         let gone = matches!(self, Self::Refused { status: 410, .. });
         gone || matches!(self, Self::Cut(_)) || self.is_unknown_kind()

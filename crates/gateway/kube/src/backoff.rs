@@ -1,5 +1,5 @@
-//! Exponential backoff with an upper bound and jitter, so that gateways which lost the same server
-//! do not retry in step.
+//! Exponential backoff with a maximum and jitter, so that gateways that lost the same server do not
+//! retry at the same time.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -25,14 +25,15 @@ impl Backoff {
         self.next = self.first;
     }
 
-    /// The next pause: random between half of the current bound and all of it.
+    /// The next pause: random between half of the current maximum and all of it. That maximum
+    /// doubles with each call.
     pub(crate) fn pause(&mut self) -> Duration {
         let bound = self.next;
         self.next = (bound * 2).min(self.most);
         bound.mul_f64(0.5 + 0.5 * chance())
     }
 
-    /// The longest pause, with jitter.
+    /// The longest pause, of which jitter takes off up to half.
     pub(crate) fn long_pause(&self) -> Duration {
         self.most.mul_f64(0.5 + 0.5 * chance())
     }

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use crate::credentials::Credentials;
 use crate::plugin::Plugin;
 
-/// A secret or a certificate. Files are read anew for each request, so that a rotated token takes
+/// A secret or a certificate. A file is read anew for each request, so that a rotated token takes
 /// effect.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -19,7 +19,7 @@ pub enum Material {
     Text(String),
 }
 
-/// Hides the text, which may be a secret.
+/// Hides the text, because it may be a secret.
 impl fmt::Debug for Material {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -33,21 +33,21 @@ impl fmt::Debug for Material {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cluster {
-    /// `https://10.96.0.1:443`, optionally with a base path before `/api`.
+    /// URL such as `https://10.96.0.1:443`, optionally with a base path that comes before `/api`.
     pub server: String,
-    /// CA certificates for the server, PEM; `None`: the platform's.
+    /// CA certificates for the server, in PEM format; `None`: those of the platform.
     pub authorities: Option<Material>,
     pub token: Option<Material>,
-    /// Client certificate, PEM. Requires a key.
+    /// Client certificate in PEM format. Requires `key`.
     pub certificate: Option<Material>,
     pub key: Option<Material>,
-    /// Command that prints a token or a certificate, which override those above.
+    /// Command that prints a token or a certificate, which overrides `token` or `certificate`.
     pub exec: Option<Plugin>,
 }
 
 impl Cluster {
     /// # Errors
-    /// Names the file and the problem.
+    /// Describes the problem and names the file.
     pub(crate) fn read(&self) -> Result<Credentials, String> {
         let part = |material: &Option<Material>| material.as_ref().map(read).transpose();
         let identity = match (part(&self.certificate)?, part(&self.key)?) {

@@ -1,4 +1,4 @@
-//! Current credentials for requests to an API server.
+//! The credentials in force for requests to an API server.
 
 use penstock_http::Trust;
 

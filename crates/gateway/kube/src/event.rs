@@ -1,4 +1,4 @@
-//! Wire format of lists and watch events.
+//! JSON format of lists and watch events.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ use crate::api_error::ApiError;
 #[derive(Deserialize)]
 pub(crate) struct Page<'a> {
     pub(crate) metadata: ListMeta,
-    /// `null` if empty.
+    /// `null` if the page is empty.
     #[serde(borrow, default)]
     pub(crate) items: Option<Vec<&'a RawValue>>,
 }
@@ -21,12 +21,12 @@ pub(crate) struct Page<'a> {
 pub(crate) struct ListMeta {
     #[serde(default)]
     pub(crate) resource_version: String,
-    /// Continuation token of the next page; empty on the last one.
+    /// Token with which the next page is requested; empty on the last page.
     #[serde(default)]
     pub(crate) r#continue: String,
 }
 
-/// Members common to all objects.
+/// Members that all objects have.
 #[derive(Deserialize)]
 pub(crate) struct Head {
     pub(crate) metadata: ObjectMeta,
@@ -41,12 +41,12 @@ pub(crate) struct ObjectMeta {
     pub(crate) resource_version: String,
 }
 
-/// One line of a watch.
+/// One event of a watch, a line of JSON.
 pub(crate) enum Event<'a> {
     /// Added or modified: the new state of the object.
     Is(&'a RawValue),
     Deleted(&'a RawValue),
-    /// Only a newer resource version.
+    /// An object with nothing but a newer resource version, from which a watch can continue.
     Bookmark(&'a RawValue),
 }
 
@@ -68,7 +68,7 @@ struct Status {
 
 impl<'a> Event<'a> {
     /// # Errors
-    /// [`ApiError`]: malformed, or an event that ends the watch.
+    /// [`ApiError`]: the line is malformed, or is an event that ends the watch.
     pub(crate) fn parse(line: &'a [u8]) -> Result<Self, ApiError> {
         let line: Line<'a> = serde_json::from_slice(line).map_err(malformed)?;
         match &*line.kind {
@@ -88,7 +88,8 @@ pub(crate) fn malformed(error: serde_json::Error) -> ApiError {
     ApiError::Malformed(error.to_string())
 }
 
-/// An error by its body, which is a `Status` if the API server itself produced it.
+/// An error from its response body, which is a `Status` if the API server itself sent it. `status`
+/// is the HTTP status, 0 for an event.
 pub(crate) fn refused(status: u16, body: &[u8]) -> ApiError {
     let said: Option<Status> = serde_json::from_slice(body).ok();
     let said = said.unwrap_or_else(|| Status {

@@ -1,4 +1,4 @@
-//! The list-and-watch loop.
+//! The list-and-watch loop, which keeps the known objects of one kind up to date.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,28 +18,28 @@ use crate::lines::{Lines, TooLong};
 use crate::objects::{Objects, Snapshot, head};
 use crate::watched::Watched;
 
-/// Objects per page of a list.
+/// Number of objects in a page of a list.
 const PAGE: usize = 500;
-/// Maximum size of an event in bytes; etcd limits objects to 1.5 MiB.
+/// Maximum size of a watch event in bytes; etcd limits objects to 1.5 MiB.
 const EVENT_BYTES: usize = 8 << 20;
-/// Sanity bound for the number of objects of one kind.
+/// Maximum number of objects of one kind; a list with more counts as malformed.
 const MOST_OBJECTS: usize = 100_000;
-/// Maximum number of list pages without a new object.
+/// Maximum number of pages in a list that bring no new object.
 const MOST_EMPTY: usize = 20;
-/// A watch that ends sooner and without an event counts as failed.
+/// A watch that ends within this time and without an event counts as failed.
 const SHORT: Duration = Duration::from_secs(1);
-/// A watch that lasted longer resets the backoff.
+/// A list or watch that lasted longer than this resets the backoff.
 const LONG: Duration = Duration::from_secs(10);
 
-/// Time-outs and pauses of a watch.
+/// Timeouts and pauses of a list or watch.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
-    /// First and maximum backoff between attempts.
+    /// Initial and maximum pause between attempts.
     pub first_pause: Duration,
     pub longest_pause: Duration,
-    /// Time-out of a list page and of a watch's header.
+    /// How long to wait for a page of a list, and for the response header of a watch.
     pub patience: Duration,
-    /// Lifetime of a watch, requested from the server; jitter adds up to half.
+    /// Lifetime of a watch that the server is asked for; jitter adds up to half of it.
     pub watch: Duration,
 }
 
@@ -58,10 +58,10 @@ pub(crate) struct Follower<T> {
     pub(crate) api: Api,
     pub(crate) watched: Watched,
     pub(crate) timing: Timing,
-    /// `None` before the first list.
+    /// The known objects; `None` before the first list.
     pub(crate) published: watch::Sender<Option<Arc<Objects<T>>>>,
     pub(crate) changed: Arc<Notify>,
-    /// The current failure has been logged.
+    /// Whether the current failure has been logged.
     pub(crate) failing: AtomicBool,
 }
 
@@ -89,7 +89,7 @@ impl<T: DeserializeOwned + Clone + PartialEq> Follower<T> {
             }
             let mut pause = backoff.pause();
             if trouble.is_unknown_kind() {
-                // It has no objects, unless some were listed before.
+                // The kind has no objects, unless some were listed before.
                 if self.published.borrow().is_none() {
                     self.publish(Arc::default());
                 }
@@ -99,7 +99,7 @@ impl<T: DeserializeOwned + Clone + PartialEq> Follower<T> {
         }
     }
 
-    /// Records that the server accepted a watch.
+    /// Records that the server accepted a watch, and logs it after a failure.
     fn works(&self) {
         if self.failing.swap(false, Ordering::Relaxed) {
             info!("{}: works again", self.place());
@@ -115,7 +115,7 @@ impl<T: DeserializeOwned + Clone + PartialEq> Follower<T> {
         self.changed.notify_one();
     }
 
-    /// Lists all objects, page by page.
+    /// Lists all objects page by page.
     async fn list(&self, known: &mut Snapshot<T>) -> Result<(), ApiError> {
         let mut objects = Objects::new();
         let (mut place, mut empty) = (String::new(), 0);
@@ -161,7 +161,7 @@ impl<T: DeserializeOwned + Clone + PartialEq> Follower<T> {
         Ok(())
     }
 
-    /// Watches from `version` until the server ends the watch.
+    /// Watches for changes after `version`, until the server ends the watch.
     async fn watch(
         &self,
         known: &mut Snapshot<T>,
@@ -182,7 +182,7 @@ impl<T: DeserializeOwned + Clone + PartialEq> Follower<T> {
         self.works();
         let mut body = answer.into_body();
         let mut lines = Lines::new(EVENT_BYTES);
-        // Ends a watch whose connection died silently.
+        // Ends a watch whose connection broke without notice.
         let deadline = began + length + self.timing.patience;
         loop {
             let frame = tokio::select! {

@@ -1,5 +1,5 @@
-//! A small Kubernetes API client: credentials, requests, lists, and watches that reconnect. Objects
-//! are not interpreted.
+//! A small client of the Kubernetes API: credentials, requests, lists, and watches that reconnect.
+//! It does not interpret objects.
 //!
 //! ```text
 //!  list --> objects and their version --> watch --> events change the objects
@@ -7,8 +7,8 @@
 //!   +-- the version is too old, an error --+  +-- cut off: from the last version on
 //! ```
 //!
-//! If the server is unreachable, refuses or sends malformed data, the last known objects stay in
-//! use and the client retries with backoff.
+//! If the server is unreachable, refuses a request or sends malformed data, the last known objects
+//! stay in use and the client retries with backoff.
 
 mod api;
 mod api_error;

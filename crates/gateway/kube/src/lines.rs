@@ -1,10 +1,10 @@
 //! Splits a byte stream into lines of bounded length.
 
-/// A line exceeds the maximum length.
+/// Error: a line exceeds the maximum length.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TooLong;
 
-/// The incomplete last line.
+/// Splitter of a byte stream; holds the incomplete last line.
 #[derive(Debug)]
 pub(crate) struct Lines {
     begun: Vec<u8>,
@@ -19,7 +19,7 @@ impl Lines {
         }
     }
 
-    /// Processes bytes and passes each complete, non-empty line to `line`.
+    /// Processes bytes and calls `line` with each complete, non-empty line.
     ///
     /// # Errors
     /// [`TooLong`], or an error of `line`.

@@ -1,4 +1,4 @@
-//! The known objects. Pure.
+//! The known objects of one kind. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use crate::event::{Event, Head, ObjectMeta, malformed};
 /// Objects by name.
 pub type Objects<T> = BTreeMap<String, T>;
 
-/// Objects, and the resource version of the set.
+/// Objects, and the resource version of the list or event that they are up to date with.
 #[derive(Debug)]
 pub(crate) struct Snapshot<T> {
     pub(crate) objects: Arc<Objects<T>>,
-    /// `None`: a list is needed.
+    /// `None`: a list is needed before a watch.
     pub(crate) version: Option<String>,
 }
 
@@ -28,7 +28,7 @@ impl<T: DeserializeOwned + Clone + PartialEq> Snapshot<T> {
         }
     }
 
-    /// Applies a list. Returns whether any object changed.
+    /// Replaces the objects by those of a list. Returns whether any object changed.
     pub(crate) fn replace(&mut self, objects: Objects<T>, version: String) -> bool {
         self.version = Some(version);
         let changed = *self.objects != objects;
@@ -38,11 +38,12 @@ impl<T: DeserializeOwned + Clone + PartialEq> Snapshot<T> {
         changed
     }
 
-    /// Applies one line of a watch. Returns whether any object changed. Resource versions of a kind
-    /// grow, so an event without a newer version is a duplicate or late, and is ignored.
+    /// Applies one line of a watch. Returns whether any object changed. The resource versions of a
+    /// kind grow, so that an event whose version is not newer is late or a duplicate; it is
+    /// ignored.
     ///
     /// # Errors
-    /// [`ApiError`]: the watch is over.
+    /// [`ApiError`]: the line is malformed, or an error event ended the watch.
     pub(crate) fn apply(&mut self, line: &[u8]) -> Result<bool, ApiError> {
         let event = Event::parse(line)?;
         let (Event::Is(raw) | Event::Deleted(raw) | Event::Bookmark(raw)) = &event;
@@ -87,7 +88,7 @@ impl<T: DeserializeOwned + Clone + PartialEq> Snapshot<T> {
 }
 
 /// # Errors
-/// [`ApiError::Malformed`]: not an object.
+/// [`ApiError::Malformed`]: the JSON is not an object, or has no resource version.
 pub(crate) fn head(raw: &RawValue) -> Result<ObjectMeta, ApiError> {
     let head: Head = serde_json::from_str(raw.get()).map_err(malformed)?;
     match head.metadata.resource_version.is_empty() {
@@ -151,7 +152,7 @@ mod tests {
             assert!(!known.apply(&event("ADDED", "a", late, "1")).unwrap());
         }
         assert!(sizes(&known).is_empty());
-        // Numbers, not texts: 9 is before 12.
+        // Versions are compared as numbers: 9 is before 12.
         assert!(!known.apply(&event("ADDED", "a", "9", "1")).unwrap());
         assert!(known.apply(&event("ADDED", "a", "100", "1")).unwrap());
     }

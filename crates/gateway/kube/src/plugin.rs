@@ -1,6 +1,6 @@
-//! Credential plugins: a command that prints credentials, `exec` in kubeconfig files (kind
-//! `ExecCredential` of client.authentication.k8s.io). It runs again when they expire or are
-//! refused.
+//! Credential plugins: commands that print credentials, named by `exec` in kubeconfig files (kind
+//! `ExecCredential` of client.authentication.k8s.io). A command runs again when its credentials
+//! expire or the server refuses them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,31 +15,31 @@ use tokio::sync::Mutex;
 
 use crate::credentials::Credentials;
 
-/// Time-out; plugins of cloud providers contact login servers.
+/// How long the command may run: plugins of cloud providers contact login servers.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The command.
+/// The command and its arguments.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plugin {
     pub program: PathBuf,
     #[serde(default)]
     pub args: Vec<String>,
-    /// Added to the environment of this process.
+    /// Variables that the command gets in addition to this process's environment.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// `client.authentication.k8s.io/v1` or `v1beta1`; the output must have the same.
+    /// `client.authentication.k8s.io/v1` or `v1beta1`. The output must have the same version.
     pub api_version: String,
 }
 
-/// Hides arguments and environment, which may contain secrets.
+/// Hides arguments and environment, because they may contain secrets.
 impl fmt::Debug for Plugin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Plugin({:?})", self.program)
     }
 }
 
-/// Cache of a plugin's last credentials.
+/// The credentials that the plugin printed last.
 #[derive(Default)]
 pub(crate) struct CredentialCache(Mutex<Option<Issue>>);
 
@@ -54,15 +54,16 @@ impl fmt::Debug for CredentialCache {
 struct Issue {
     token: Option<String>,
     identity: Option<Identity>,
-    /// `None`: no expiry given.
+    /// When the credentials expire; `None`: the plugin printed no time.
     expires: Option<SystemTime>,
 }
 
 impl CredentialCache {
-    /// Adds the plugin's output to `credentials`; runs the plugin if the cached output has expired.
+    /// Adds the plugin's credentials to `credentials`, in place of those there. Runs the plugin if
+    /// the last ones have expired.
     ///
     /// # Errors
-    /// Names the command and the problem.
+    /// Describes the problem and names the command.
     pub(crate) async fn add_to(
         &self,
         credentials: &mut Credentials,
@@ -127,7 +128,7 @@ impl Plugin {
     }
 
     fn read(&self, stdout: &[u8]) -> Result<Issue, String> {
-        // omit the parser's message, which may quote a secret
+        // leaves out the parser's message, which may quote a secret
         let printed = serde_json::from_slice::<ExecCredential>(stdout);
         let Ok(printed) = printed else {
             return Err("it printed no ExecCredential".to_owned());
@@ -148,12 +149,12 @@ impl Plugin {
         if status.token.is_none() && identity.is_none() {
             return Err("it printed neither a token nor a certificate".to_owned());
         }
-        // In UTC, as Kubernetes writes times.
+        // Times are in UTC, as Kubernetes writes them.
         let time = |text: String| humantime::parse_rfc3339(&text);
         Ok(Issue {
             token: status.token.map(|token| token.trim().to_owned()),
             identity,
-            // An invalid time counts as expired: the command runs for each request.
+            // An invalid time counts as expired, so that the command runs for each request.
             expires: status
                 .expiration_timestamp
                 .map(|text| time(text).unwrap_or(SystemTime::UNIX_EPOCH)),

@@ -1,17 +1,17 @@
-//! Selection of the objects to watch.
+//! Which objects to list and watch.
 
 /// The objects of one kind in a namespace, optionally filtered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Watched {
-    /// Empty: the core group.
+    /// API group; empty: the core group.
     pub group: &'static str,
     pub version: &'static str,
-    /// Plural name in URLs: `pods`.
+    /// Plural name of the kind, as in URLs: `pods`.
     pub kind: &'static str,
     pub namespace: String,
-    /// A label selector; empty: all.
+    /// A label selector; empty: all objects.
     pub labels: String,
-    /// Name of a single object.
+    /// Name of the only object to watch; `None`: all objects.
     pub name: Option<String>,
 }
 
@@ -35,7 +35,7 @@ impl Watched {
         query
     }
 
-    /// For the log.
+    /// Description for the log.
     pub(crate) fn said(&self) -> String {
         let (kind, namespace) = (self.kind, &self.namespace);
         match self.group {

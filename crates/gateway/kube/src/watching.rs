@@ -1,4 +1,4 @@
-//! A watch of objects of one kind, run as a task.
+//! A watch of objects of one kind, which runs as a task.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -12,7 +12,7 @@ use crate::follow::{Follower, Timing};
 use crate::objects::Objects;
 use crate::watched::Watched;
 
-/// A watch; a drop ends its task.
+/// Handle of a watch; a drop ends its task.
 #[derive(Debug)]
 pub struct Watching<T> {
     published: watch::Receiver<Option<Arc<Objects<T>>>>,
@@ -26,7 +26,8 @@ impl<T> Drop for Watching<T> {
 }
 
 impl<T: DeserializeOwned + Clone + PartialEq + Send + Sync + 'static> Watching<T> {
-    /// Starts the watch on the current tokio runtime. `changed` is notified at each change.
+    /// Starts the watch on the current tokio runtime. `changed` is notified at each change of the
+    /// objects.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -46,7 +47,8 @@ impl<T: DeserializeOwned + Clone + PartialEq + Send + Sync + 'static> Watching<T
         }
     }
 
-    /// The known objects; `None` before the first list. Empty for a kind unknown to the API server.
+    /// The known objects; `None` before the first list. If the API server does not know the kind,
+    /// they are empty.
     pub fn objects(&self) -> Option<Arc<Objects<T>>> {
         self.published.borrow().clone()
     }
