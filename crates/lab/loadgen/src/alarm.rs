@@ -1,4 +1,4 @@
-//! Timer for due times.
+//! Timer that wakes the sender when a request is due.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,18 +14,18 @@ use tokio::time::Instant;
 
 /// Wakes the sender at a given time.
 pub trait Alarm {
-    /// Returns at `due` or later, at once when it is past. Cancel-safe.
+    /// Returns at `due` or later, and immediately if `due` has passed. Cancel-safe.
     fn until(&mut self, due: Instant) -> impl Future<Output = ()>;
 }
 
-/// Alarm on a kernel timer (timerfd), because tokio's timer has millisecond resolution.
+/// Alarm on a kernel timer (timerfd), because tokio's timer has a resolution of only a millisecond.
 #[derive(Debug)]
 pub struct TimerFd {
     fd: AsyncFd<OwnedFd>,
 }
 
 impl TimerFd {
-    /// Must be called in a runtime with IO enabled.
+    /// Must be called in a tokio runtime with IO enabled.
     #[expect(
         deprecated,
         reason = "unsound for types that lose their descriptor, unlike OwnedFd; the new name is \

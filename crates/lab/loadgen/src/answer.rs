@@ -1,4 +1,4 @@
-//! Parser of an answer: bytes to record.
+//! Parses a streamed response into a record of the request.
 
 use bytes::Bytes;
 use penstock_api_types::sse_reader::{Event, EventReader};
@@ -11,12 +11,12 @@ use crate::failure::Failure;
 use crate::fields::{Count, Text};
 use crate::record::Record;
 
-/// Most bytes of one event.
+/// Maximum size of one event in bytes.
 const EVENT_LIMIT: usize = 16 << 20;
-/// Most characters of a body or an event that a failure quotes.
+/// Maximum number of characters of a body or an event that a failure quotes.
 const EXCERPT: usize = 200;
 
-/// The parsed fields of a completion chunk; others are skipped.
+/// The fields of a completion chunk (one event of a response) that are parsed; others are skipped.
 #[derive(Deserialize)]
 struct Chunk<'a> {
     #[serde(borrow)]
@@ -36,7 +36,8 @@ struct Choice<'a> {
     finish_reason: Option<Text<'a>>,
 }
 
-/// Reasoning, refusals and calls of tools count as output; servers have two names for reasoning.
+/// The new output in an event. Reasoning, refusals and tool calls count as output; servers use two
+/// names for reasoning.
 #[derive(Deserialize)]
 struct Delta<'a> {
     #[serde(borrow)]
@@ -72,7 +73,7 @@ impl Choice<'_> {
         parts.into_iter().flatten().map(|text| text.0.as_ref())
     }
 
-    /// Whether it has a part of the output, or ends it. A role alone or an empty text is no part.
+    /// Whether it has output, or ends it. A role alone or an empty text is no output.
     fn has_output(&self) -> bool {
         let delta = self.delta.as_ref();
         let calls = delta.and_then(|d| d.tool_calls.as_ref());
@@ -82,7 +83,7 @@ impl Choice<'_> {
     }
 }
 
-/// Fills a record from an event stream.
+/// Fills a record from a response's event stream.
 pub(crate) struct Answer<'r> {
     record: &'r mut Record,
     reader: EventReader,
@@ -107,7 +108,7 @@ impl<'r> Answer<'r> {
         self.done
     }
 
-    /// Parses bytes received at `at`; returns the number of events that count.
+    /// Parses bytes received at time `at`. Returns the number of new events whose times count.
     pub(crate) fn take(&mut self, bytes: &Bytes, at: Instant) -> Result<usize, Failure> {
         let before = self.record.event_times.len();
         let seconds = at.saturating_duration_since(self.start).as_secs_f64();
@@ -126,7 +127,7 @@ impl<'r> Answer<'r> {
         Ok(self.record.event_times.len() - before)
     }
 
-    /// Outcome of an answer after the end of its body or `[DONE]`.
+    /// Decides the outcome of a response, after the end of its body or `[DONE]`.
     pub(crate) fn judge(self) {
         let must = i64::from(self.record.must_produce);
         let produced = self.record.usage.completion;
@@ -146,7 +147,7 @@ impl<'r> Answer<'r> {
     }
 }
 
-/// The events of one read.
+/// Records the events of one read; all get the time of that read.
 struct EventSink<'a> {
     record: &'a mut Record,
     done: &'a mut bool,
@@ -186,7 +187,8 @@ impl EventSink<'_> {
             self.usage(usage);
         }
         let choices = chunk.choices.as_deref().unwrap_or_default();
-        // servers send the role before the first token is there, so an event is not yet a token
+        // servers send the role before the first token exists, so an event before the first output
+        // does not count
         let begun = !self.record.event_times.is_empty();
         if !choices.is_empty() && (begun || choices.iter().any(Choice::has_output)) {
             self.record.event_times.push(self.seconds);
@@ -232,7 +234,7 @@ impl EventSink<'_> {
     }
 }
 
-/// Failure for one JSON document in place of a stream.
+/// The failure of a response that is one JSON document in place of a stream.
 pub(crate) fn single_document(body: &[u8]) -> Failure {
     #[derive(Deserialize)]
     struct Document<'a> {
@@ -251,7 +253,8 @@ pub(crate) fn single_document(body: &[u8]) -> Failure {
     }
 }
 
-/// The message in the data of an `error` event: `{"error": ...}`, an error itself, or plain text.
+/// The message in the data of an `error` event, which is `{"error": ...}`, the error itself, or
+/// plain text.
 fn error_text(data: &[u8]) -> String {
     #[derive(Deserialize)]
     struct ErrorEnvelope<'a> {
@@ -264,7 +267,8 @@ fn error_text(data: &[u8]) -> String {
     }
 }
 
-/// The message of an OpenAI error: `{"message": "..."}`, a string, or other JSON as text.
+/// The message of an error in OpenAI's format: `{"message": "..."}`, a string, or other JSON as
+/// text.
 fn error_message(error: &[u8]) -> String {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -278,7 +282,7 @@ fn error_message(error: &[u8]) -> String {
     }
 }
 
-/// Excerpt of a response, on one line.
+/// The start of a response, as one line of text.
 pub(crate) fn excerpt(bytes: &[u8]) -> String {
     let start = &bytes[..bytes.len().min(EXCERPT * 4)];
     let text = String::from_utf8_lossy(start);

@@ -1,4 +1,4 @@
-//! Connections to the target.
+//! Connections to the server under test.
 
 use std::cell::RefCell;
 use std::io;
@@ -21,25 +21,26 @@ use crate::tls::Tls;
 pub trait Connect {
     type Stream: AsyncRead + AsyncWrite + Unpin + 'static;
 
-    /// Opens a connection. Its raw reads and writes are stamped in `stamps` through [`Stamped`].
+    /// Opens a connection. Through [`Stamped`], the times of its raw reads and writes are noted in
+    /// `stamps`.
     fn connect(&self, stamps: Rc<Stamps>) -> impl Future<Output = io::Result<Self::Stream>>;
 
-    /// Whether an idle connection can be reused: open, without unread bytes.
+    /// Whether an idle connection can be reused: it is open and has no unread bytes.
     fn is_quiet(stream: &mut Self::Stream) -> bool;
 }
 
-/// TCP, with TLS for an https target.
+/// Connects by TCP, with TLS for an https target.
 #[derive(Debug)]
 pub struct Tcp {
     host: String,
     port: u16,
     tls: Option<Tls>,
-    /// Addresses of the host, resolved once.
+    /// Addresses of the host, resolved at the first connection.
     addresses: RefCell<Vec<SocketAddr>>,
 }
 
 impl Tcp {
-    /// For an https target, loads the platform's certificate authorities.
+    /// For an https target, this loads the platform's certificate authorities.
     pub fn new(target: &Target) -> Result<Self, TargetError> {
         let tls = match target.https {
             true => Some(Tls::new(&target.host, target.insecure).map_err(TargetError::Tls)?),
@@ -67,7 +68,7 @@ impl Tcp {
         Ok(found)
     }
 
-    /// Tries the addresses in order. The one that answers is tried first afterwards.
+    /// Tries the addresses in order. After the first success, only that address is used.
     async fn open(&self) -> io::Result<TcpStream> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for address in self.addresses().await? {
@@ -130,9 +131,9 @@ impl AsyncRead for Wire {
             Self::Tls(stream) => Pin::new(stream).poll_read(cx, buffer),
         };
         if polled.is_ready() {
-            // Acknowledges received data at once. If the server uses Nagle's algorithm, its next
-            // token would wait for a delayed acknowledgement (40 ms), and the delay would be
-            // attributed to the server.
+            // Acknowledges received data immediately. Otherwise, if the server uses Nagle's
+            // algorithm, its next token would wait for a delayed acknowledgement (40 ms), and the
+            // delay would be attributed to the server.
             let _ = set_tcp_quickack(wire.socket(), true);
         }
         polled
@@ -192,7 +193,7 @@ mod tests {
 
     use super::*;
 
-    /// Alternating requests and answers, for which the system would start to delay
+    /// Requests and responses alternate, a pattern for which the kernel starts to delay
     /// acknowledgements.
     #[tokio::test]
     async fn what_was_read_is_acknowledged_at_once() {

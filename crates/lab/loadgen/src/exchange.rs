@@ -1,4 +1,4 @@
-//! One request on one connection, up to the end of the answer.
+//! One request on one connection, from the choice of the connection to the end of the response.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -25,16 +25,16 @@ use crate::record::Record;
 use crate::stamps::Stamps;
 use crate::target::Target;
 
-/// Maximum bytes per read of a connection; bounds the delay of others.
+/// Maximum number of bytes per read of a connection; it bounds the delay of other connections.
 const READ_LIMIT: usize = 64 << 10;
-/// Maximum body parts parsed before other tasks run.
+/// Maximum number of body chunks parsed before other tasks run.
 const TURN: u32 = 32;
-/// Timeout for the end of the body after `[DONE]`; then the connection is closed.
+/// How long to wait for the end of the body after `[DONE]`; after that the connection is closed.
 const AFTER_DONE: Duration = Duration::from_secs(1);
-/// Maximum bytes read of an answer that is not an event stream.
+/// Maximum number of bytes read of a response that is not an event stream.
 const DOCUMENT_LIMIT: usize = 64 << 10;
 
-/// State shared by all requests.
+/// What all requests of a load share.
 pub(crate) struct Client<C: Connect> {
     pub(crate) target: Target,
     pub(crate) connect: C,
@@ -43,10 +43,10 @@ pub(crate) struct Client<C: Connect> {
     pub(crate) progress: Arc<Progress>,
 }
 
-/// Reason for a missing answer.
+/// Why there is no response.
 enum Trouble {
-    /// The connection ended before any byte of an answer. On a reused connection this is not a
-    /// server error, because a server may close idle connections at any time.
+    /// The connection ended before any byte of a response. On a reused connection this is not a
+    /// fault of the server, because a server may close idle connections at any time.
     Ended(Failure),
     Failed(Failure),
 }
@@ -58,12 +58,12 @@ impl From<Failure> for Trouble {
 }
 
 impl<C: Connect> Client<C> {
-    /// Seconds after the start.
+    /// Time in seconds since the start of the load.
     pub(crate) fn seconds(&self, at: Instant) -> f64 {
         at.saturating_duration_since(self.start).as_secs_f64()
     }
 
-    /// Sends a request and fills in the record. Sets `ended` when the outcome is known.
+    /// Sends a request and fills in its record. `record.ended` is set once the outcome is known.
     pub(crate) async fn exchange(&self, record: &mut Record, body: Bytes) {
         if let Err(failure) = self.attempt(record, body).await {
             record.fail(failure);
@@ -129,7 +129,8 @@ impl<C: Connect> Client<C> {
         Ok(())
     }
 
-    /// Returns the body when the outcome is known, with its rest unread.
+    /// Sends the request and reads the response until its outcome is known. Returns the body, whose
+    /// rest is unread.
     async fn talk(
         &self,
         line: &mut Line<C::Stream>,
@@ -213,7 +214,7 @@ impl<C: Connect> Client<C> {
         Ok(body)
     }
 
-    /// Reads an answer that is not a stream and returns its failure.
+    /// Reads a response that is not a stream, and records it as a failure.
     async fn document(
         &self,
         line: &mut Line<C::Stream>,
@@ -244,14 +245,15 @@ impl<C: Connect> Client<C> {
     }
 }
 
-/// Whether the answer is an event stream; assumed without a content type.
+/// Whether the response is an event stream. Without a content type it counts as one.
 fn is_event_stream(answer: &Response<Incoming>) -> bool {
     let kind = answer.headers().get(CONTENT_TYPE);
     let kind = kind.map_or(b"".as_slice(), |value| value.as_bytes());
     answer.status() == StatusCode::OK && !kind.starts_with(b"application/json")
 }
 
-/// Returns after `limit` without any bytes in either direction; never without a limit.
+/// Returns after no bytes have been transferred for `limit`, in either direction; never returns
+/// without a limit.
 async fn silence(stamps: &Stamps, limit: Option<Duration>) -> Failure {
     let Some(limit) = limit else {
         return std::future::pending().await;
@@ -266,8 +268,7 @@ async fn silence(stamps: &Stamps, limit: Option<Duration>) -> Failure {
 }
 
 /// A connection with a request in flight. It is polled only in the methods below, so that the
-/// socket is not read before the previous data has been processed, and a stamp is never later than
-/// its bytes.
+/// socket is read only when earlier data has been processed: a stamp is never later than its bytes.
 struct Line<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + 'static> {
     sender: http1::SendRequest<Full<Bytes>>,
     connection: http1::Connection<TokioIo<S>, Full<Bytes>>,
@@ -291,7 +292,7 @@ impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + 'static> Line<S> 
 
     fn advance(&mut self, cx: &mut Context<'_>) {
         if !self.closed {
-            // Errors are reported by the answer or its body.
+            // Errors are reported by the response or by its body.
             self.closed = self.connection.poll_without_shutdown(cx).is_ready();
         }
     }
@@ -318,7 +319,7 @@ impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + 'static> Line<S> 
         .await
     }
 
-    /// Returns the stream for reuse if the answer ends soon and the server keeps the connection
+    /// Returns the stream for reuse, if the response ends soon and the server keeps the connection
     /// open.
     async fn into_idle(mut self, mut body: Incoming) -> Option<S> {
         let rest = async { while let Some(Ok(_)) = self.frame(&mut body).await {} };

@@ -1,33 +1,34 @@
-//! Failures of requests.
+//! Why requests fail.
 
 use std::error::Error;
 use std::time::Duration;
 
-/// Kinds of failures, counted in results.
+/// Kinds of failures. Results count each kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailureKind {
-    /// No connection.
+    /// No connection could be opened, or it ended before the request was sent.
     Connect,
-    /// A status other than 200.
+    /// The response has a status other than 200.
     HttpStatus,
-    /// The server reported an error in the answer.
+    /// The server reported an error in the response.
     ErrorEvent,
-    /// The answer ended without a finish_reason or without `[DONE]`.
+    /// The response ended without a finish_reason or without `[DONE]`.
     NoFinish,
-    /// Fewer tokens than required.
+    /// The response has fewer tokens than the request requires.
     Short,
-    /// Not HTTP, not an event stream, or an event that is not a completion chunk.
+    /// The response is not HTTP, is not an event stream, or has an event that is not a completion
+    /// chunk.
     Malformed,
     /// No bytes were transferred within the timeout.
     Timeout,
-    /// The run was stopped while the request was open.
+    /// The load was stopped after the request was sent.
     Interrupted,
-    /// The run was stopped before the request was sent.
+    /// The load was stopped before the request was sent.
     Unsent,
 }
 
 impl FailureKind {
-    /// The name in results.
+    /// The name of the kind in results.
     pub fn name(self) -> &'static str {
         match self {
             Self::Connect => "connect",
@@ -43,7 +44,7 @@ impl FailureKind {
     }
 }
 
-/// A kind with a message.
+/// A failure: its kind, with a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     pub kind: FailureKind,
@@ -92,15 +93,15 @@ impl Failure {
         Self::new(FailureKind::Malformed, detail)
     }
 
-    /// An HTTP failure of a connection, with its `place`: "before the answer", "in the middle of
-    /// the stream".
+    /// A failure of the HTTP connection. `place` says when it happened: "before the answer", "in
+    /// the middle of the stream".
     pub(crate) fn http(error: &hyper::Error, place: &str) -> Self {
         use std::io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
         let source = error
             .source()
             .and_then(|e| e.downcast_ref::<std::io::Error>());
         match source.map(std::io::Error::kind) {
-            // The data is not HTTP, as opposed to truncated HTTP.
+            // The data is not HTTP, rather than HTTP that was cut off.
             Some(InvalidData | InvalidInput) => Self::malformed(causes(error)),
             _ if error.is_parse() => Self::malformed(causes(error)),
             Some(UnexpectedEof) => Self::closed(place),
@@ -125,7 +126,7 @@ fn innermost(error: &hyper::Error) -> String {
     cause.to_string()
 }
 
-/// An error with its causes, unless the text already contains them.
+/// The text of an error and of its causes. A cause whose text is included already is left out.
 fn causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

@@ -1,4 +1,4 @@
-//! Event fields that servers write in several forms.
+//! Fields of events that servers write in several formats.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -6,8 +6,8 @@ use std::fmt;
 use serde::de::{Error, IgnoredAny, MapAccess, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// Text: a string, a part `{"type": "text", "text": "..."}`, or a list of parts, whose texts are
-/// concatenated. Borrowed unless it has escapes or parts.
+/// Text in a response: a string, a part `{"type": "text", "text": "..."}`, or a list of parts,
+/// whose texts are concatenated. It borrows from the event, unless it has escapes or parts.
 #[derive(Debug)]
 pub(crate) struct Text<'a>(pub(crate) Cow<'a, str>);
 
@@ -59,7 +59,7 @@ impl<'de> Visitor<'de> for TextVisitor {
     }
 }
 
-/// A token count: 6, or 6.0 from servers in a language with a single number type.
+/// A token count: 6, or 6.0 from servers whose language has a single number type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Count(pub(crate) i64);
 
@@ -87,7 +87,7 @@ impl Visitor<'_> for CountVisitor {
     }
 
     fn visit_f64<E: Error>(self, count: f64) -> Result<i64, E> {
-        // 2^53: up to this value every integer is exact.
+        // 2^53: up to this value a float represents every integer exactly.
         if count.fract() == 0.0 && count.abs() <= 9_007_199_254_740_992.0 {
             #[expect(clippy::cast_possible_truncation, reason = "it is whole and in range")]
             return Ok(count as i64);

@@ -1,4 +1,5 @@
-//! Benchmark client: sends requests on time and timestamps their answers. No statistics.
+//! Benchmark client: sends requests when they are due and takes timestamps of their responses. It
+//! computes no statistics.
 //!
 //! Reading order: `run.rs` (the handle, on the caller's thread), `schedule.rs` (the sending loop),
 //! `exchange.rs` (one request on one connection), `answer.rs` (events to a record). The load runs
@@ -6,11 +7,12 @@
 //! clock.
 //!
 //! **Open loop.** A request is sent when it is due and the concurrency limit allows, regardless of
-//! other answers. Its record has both times, so that lateness is reported (no coordinated
-//! omission).
+//! other responses. Its record has the time when it was due and the time when it was sent, so that
+//! lateness is reported (no coordinated omission).
 //!
-//! **Stamps** are taken in the socket's read and write ([`stamps`]), below TLS, HTTP and JSON. All
-//! events of one read share its stamp: a connection is read again only after they are parsed.
+//! **Stamps** are times taken in the socket's read and write ([`stamps`]), below TLS, HTTP and
+//! JSON. All events of one read share its stamp: a connection is read again only after they are
+//! parsed.
 
 mod alarm;
 mod answer;

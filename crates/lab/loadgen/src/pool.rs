@@ -1,4 +1,4 @@
-//! Pool of idle connections.
+//! Pool of idle connections, which later requests reuse.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -9,20 +9,20 @@ use tokio::time::Instant;
 use crate::connect::Connect;
 use crate::stamps::Stamps;
 
-/// Idle timeout: below the 5 s of uvicorn (vLLM, SGLang) and cpp-httplib (llama.cpp), so that the
-/// client closes first.
+/// A connection that has been idle for this long is not reused. It is less than the 5 s of uvicorn
+/// (vLLM, SGLang) and cpp-httplib (llama.cpp), so that the client closes first.
 const KEPT: Duration = Duration::from_secs(4);
 
-/// An open connection between requests.
+/// An open connection that carries no request.
 pub(crate) struct Link<S> {
     pub(crate) stream: S,
     pub(crate) stamps: Rc<Stamps>,
-    /// Time of establishment, in seconds after the start.
+    /// When the connection was established, in seconds since the start of the load.
     pub(crate) since: f64,
 }
 
 pub(crate) struct Pool<C: Connect> {
-    /// Each connection with the time since which it is idle.
+    /// Each connection, with the time when it became idle.
     idle: RefCell<Vec<(Instant, Link<C::Stream>)>>,
 }
 
@@ -37,8 +37,8 @@ impl<C: Connect> Pool<C> {
         self.idle.borrow_mut().push((Instant::now(), link));
     }
 
-    /// The most recently used connection that is within the idle timeout and not closed by the
-    /// server. The server may still close it concurrently.
+    /// The most recently used connection that has not been idle for too long and is not closed by
+    /// the server. The server may still close it at the same time.
     pub(crate) fn take(&self) -> Option<Link<C::Stream>> {
         let mut idle = self.idle.borrow_mut();
         while let Some((since, mut link)) = idle.pop() {

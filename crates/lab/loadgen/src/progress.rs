@@ -1,9 +1,10 @@
-//! Counts of a running load.
+//! Counters of a running load, for its progress display.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Counts of a running load; `added` = `open` + `completed` + `failed` + waiting requests.
+/// Numbers of requests and of what they received; `added` = `open` + `completed` + `failed` +
+/// waiting requests.
 #[derive(Debug, Default)]
 pub struct Progress {
     pub added: AtomicU64,
@@ -11,9 +12,9 @@ pub struct Progress {
     pub open: AtomicU64,
     pub completed: AtomicU64,
     pub failed: AtomicU64,
-    /// Events from the first one with output on.
+    /// Number of events received; those of a response count from its first one with output.
     pub events: AtomicU64,
-    /// Body bytes received.
+    /// Number of bytes received in response bodies.
     pub bytes: AtomicU64,
 }
 

@@ -1,8 +1,8 @@
-//! Records of requests, and their columns.
+//! Records of requests, and the columns that they are turned into.
 
 use crate::failure::{Failure, FailureKind};
 
-/// Token counts reported by the server; -1 = not reported.
+/// Token counts that the server reported; -1: not reported.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Usage {
     pub(crate) prompt: i64,
@@ -10,13 +10,13 @@ pub(crate) struct Usage {
     pub(crate) cached: i64,
 }
 
-/// Record of one request. Times are seconds after the start; NaN = missing.
+/// Record of one request. Times are in seconds since the start of the load; NaN: missing.
 #[derive(Debug)]
 pub(crate) struct Record {
-    /// Index in the order of addition.
+    /// Position of the request in the order in which requests were added.
     pub(crate) index: usize,
     pub(crate) due: f64,
-    /// Required number of tokens in the answer; 0 = unchecked.
+    /// Number of tokens that the response must have; 0: unchecked.
     pub(crate) must_produce: u32,
     pub(crate) sent: f64,
     /// Whether it was sent a second time because the reused connection had ended.
@@ -56,12 +56,12 @@ impl Record {
         }
     }
 
-    /// Sets the failure, unless one is already set.
+    /// Sets the failure, unless one is set already.
     pub(crate) fn fail(&mut self, failure: Failure) {
         self.failure.get_or_insert(failure);
     }
 
-    /// Prepares a retry: the next send time replaces a previous one.
+    /// Prepares a second attempt: the time of its first write replaces that of the first attempt.
     pub(crate) fn send_again(&mut self) {
         self.resent = !self.sent.is_nan();
         self.sent = f64::NAN;
@@ -73,34 +73,37 @@ impl Record {
     }
 }
 
-/// All requests in the order of addition, one column per property.
+/// One column for each property of the requests. Rows are in the order in which requests were
+/// added.
 #[derive(Debug, Default)]
 pub struct Columns {
     pub due: Vec<f64>,
-    /// Time of the first write to the socket that received the answer.
+    /// Time of the first write to the socket on which the response came.
     pub sent: Vec<f64>,
-    /// Whether it had been sent before, on a reused connection that ended without a byte.
+    /// Whether it had been sent before, on a reused connection that ended without a byte of a
+    /// response.
     pub resent: Vec<bool>,
-    /// Time at which its connection was established.
+    /// Time when its connection was established.
     pub connected: Vec<f64>,
     pub ended: Vec<f64>,
-    /// HTTP status; 0 = none.
+    /// HTTP status; 0: there was no response.
     pub status: Vec<u16>,
     pub prompt_tokens: Vec<i64>,
     pub completion_tokens: Vec<i64>,
     pub cached_tokens: Vec<i64>,
     pub event_counts: Vec<u32>,
-    /// Receipt times of events from the first one with output on, request by request.
+    /// Times at which events were received, the events of one request after those of the previous
+    /// one. Those of a response count from its first one with output.
     pub event_times: Vec<f64>,
     pub text_events: Vec<u32>,
-    /// Name of the [`FailureKind`]; empty = success.
+    /// Name of the [`FailureKind`]; empty: success.
     pub failure: Vec<String>,
     pub detail: Vec<String>,
     pub finish: Vec<String>,
     pub text: Vec<String>,
-    /// Seconds from the start to the last end.
+    /// Seconds from the start of the load to the end of its last request.
     pub duration: f64,
-    /// CPU seconds of the client's thread.
+    /// CPU time of the client's thread in seconds.
     pub cpu_s: f64,
 }
 

@@ -1,4 +1,4 @@
-//! Handle of a load, which runs on its own thread.
+//! Handle of a load (requests that are sent when they are due), which runs on a thread of its own.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -16,9 +16,9 @@ use crate::record::Columns;
 use crate::schedule::{Command, Request, run_load};
 use crate::target::{Target, TargetError};
 
-/// Tasks run between two polls of the sockets.
+/// Number of tasks that run between two polls of the sockets.
 const TASKS_BETWEEN_POLLS: u32 = 16;
-/// Maximum due time in seconds; an `Instant` may not represent later ones.
+/// Maximum due time in seconds since the start; an `Instant` may not represent later ones.
 const LATEST_DUE: f64 = 1e9;
 
 /// Errors of the handle's methods.
@@ -34,7 +34,7 @@ pub enum RunError {
     Thread(String),
 }
 
-/// A load: requests are added, sent when due, and recorded. Dropping it stops the load.
+/// A load: requests are added, sent when due, and recorded. A drop stops it.
 #[derive(Debug)]
 pub struct LoadRun {
     progress: Arc<Progress>,
@@ -57,7 +57,7 @@ enum Stage {
     Taken,
 }
 
-/// Input of the load's thread.
+/// What the load's thread needs.
 #[derive(Debug)]
 struct Ready {
     target: Target,
@@ -66,14 +66,14 @@ struct Ready {
     progress: Arc<Progress>,
 }
 
-/// Whether the load's thread has ended.
+/// Lets the handle wait for the end of the load's thread.
 #[derive(Debug, Default)]
 struct End {
     reached: Mutex<bool>,
     changed: Condvar,
 }
 
-/// Signals the end on drop, also after a panic.
+/// Signals that the load's thread has ended, on drop: so also after a panic.
 struct AtEnd(Arc<End>);
 
 impl Drop for AtEnd {
@@ -88,7 +88,7 @@ impl Drop for AtEnd {
 }
 
 impl LoadRun {
-    /// `target`: see [`Target::from_json`].
+    /// `target` is JSON as for [`Target::from_json`].
     pub fn new(target: &str) -> Result<Self, RunError> {
         let target = Target::from_json(target)?;
         let connect = Tcp::new(&target)?;
@@ -116,8 +116,8 @@ impl LoadRun {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds requests with ascending due times, before or after the start. If one is invalid, none
-    /// is added.
+    /// Adds requests with ascending due times, before or after the start. If one of them is
+    /// invalid, none is added.
     pub fn add(&self, requests: Vec<Request>) -> Result<(), RunError> {
         let mut state = self.state();
         if state.closed {
@@ -132,12 +132,12 @@ impl LoadRun {
             last = request.due;
         }
         state.last_due = last;
-        // After the end nothing is added; the columns show this.
+        // After the load's end nothing is added; the columns show this.
         let _ = state.commands.send(Command::Add(requests));
         Ok(())
     }
 
-    /// Starts the load: time 0 is now.
+    /// Starts the load: due times count from now.
     pub fn start(&self) -> Result<(), RunError> {
         let mut state = self.state();
         match std::mem::replace(&mut state.stage, Stage::Taken) {
@@ -159,21 +159,22 @@ impl LoadRun {
         }
     }
 
-    /// Declares that no more requests will be added; required for a load to end on its own.
+    /// Declares that no more requests will be added. Without this call, a load ends only when
+    /// stopped.
     pub fn close(&self) {
         let mut state = self.state();
         state.closed = true;
         let _ = state.commands.send(Command::Close);
     }
 
-    /// Stops sending and aborts open requests.
+    /// Stops the load: no more requests are sent, and open ones are aborted.
     pub fn stop(&self) {
         let mut state = self.state();
         state.closed = true;
         let _ = state.commands.send(Command::Stop);
     }
 
-    /// Waits up to `limit` for the end. Returns whether the load has ended.
+    /// Waits up to `limit` for the load's end. Returns whether it has ended.
     pub fn wait(&self, limit: Duration) -> Result<bool, RunError> {
         if matches!(self.state().stage, Stage::Ready(_)) {
             return Err(RunError::State("has not been started"));
@@ -194,7 +195,7 @@ impl LoadRun {
         &self.progress
     }
 
-    /// Takes the records, once, after the end.
+    /// Takes the records; possible once, after the load's end.
     pub fn take(&self) -> Result<Columns, RunError> {
         let mut state = self.state();
         match std::mem::replace(&mut state.stage, Stage::Taken) {
@@ -247,11 +248,11 @@ fn run(ready: Ready) -> Result<Columns, String> {
             progress,
         } = ready;
         let load = run_load(target, connect, alarm, commands, progress);
-        // A separate task, so that it is not polled after every other task.
+        // A separate task, so that it is not polled after each of the other tasks.
         let load = tokio::task::spawn_local(load).await;
         load.map_err(|e| panic_message(e.into_panic().as_ref()))
     })?;
-    // Does not wait for a pending name resolution.
+    // Does not wait for a name resolution that is still pending.
     runtime.shutdown_background();
     let cpu = clock_gettime(ClockId::ThreadCPUTime);
     columns.cpu_s = Duration::new(

@@ -1,4 +1,4 @@
-//! The sending loop of a load.
+//! The loop that sends a load's requests when they are due.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -20,33 +20,33 @@ use crate::progress::Progress;
 use crate::record::{Columns, Record};
 use crate::target::Target;
 
-/// A request to send.
+/// A request of a load.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// Due time in seconds after the start.
+    /// Due time in seconds since the start of the load.
     pub due: f64,
-    /// Required number of tokens in the answer; 0 = unchecked.
+    /// Number of tokens that the response must have; 0: unchecked.
     pub must_produce: u32,
-    /// JSON body.
+    /// The JSON body.
     pub body: Bytes,
 }
 
 /// Commands to a running load.
 #[derive(Debug)]
 pub enum Command {
-    /// Adds requests with ascending due times, also across `Add` commands.
+    /// Adds requests. Due times must ascend, also from one `Add` to the next.
     Add(Vec<Request>),
     /// No more requests will be added.
     Close,
-    /// Stop sending and abort open requests.
+    /// Stops sending and aborts open requests.
     Stop,
 }
 
 /// Runs a load until all added requests have ended, on the current thread's `LocalRuntime` or
-/// `LocalSet`.
+/// `LocalSet`. Returns their records.
 ///
-/// Requests are sent in the order of `Add`, each when it is due and fewer than `max_concurrency`
-/// requests are open. The load stops when `commands` is dropped.
+/// Requests are sent in the order in which they were added, each one when it is due and fewer than
+/// `max_concurrency` requests are open. A drop of the sender of `commands` stops the load.
 pub async fn run_load<C: Connect + 'static>(
     target: Target,
     connect: C,
@@ -76,13 +76,13 @@ pub async fn run_load<C: Connect + 'static>(
 struct Schedule<C: Connect + 'static> {
     client: Rc<Client<C>>,
     places: usize,
-    /// Requests not yet sent, in FIFO order.
+    /// Requests that have not been sent, in the order of their due times.
     waiting: VecDeque<(Record, Bytes)>,
     added: usize,
     open: JoinSet<Record>,
     ended: Vec<Record>,
     stop: watch::Sender<bool>,
-    /// No more requests will be added.
+    /// Whether no more requests will be added.
     closed: bool,
 }
 
@@ -134,7 +134,7 @@ impl<C: Connect + 'static> Schedule<C> {
         }
     }
 
-    /// Due time of the next request, if it is not blocked by the concurrency limit.
+    /// When the next request is due; `None` if there is none or the concurrency limit blocks it.
     fn next_due(&self) -> Option<Instant> {
         let (record, _) = self.waiting.front()?;
         let free = self.open.len() < self.places;
@@ -173,7 +173,7 @@ impl<C: Connect + 'static> Schedule<C> {
     }
 }
 
-/// Sends a request and drives it to its end, or to the end of the load.
+/// Sends a request and drives it until its response ends or the load is stopped.
 async fn carry<C: Connect>(
     client: Rc<Client<C>>,
     mut record: Record,

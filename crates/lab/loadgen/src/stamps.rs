@@ -1,4 +1,4 @@
-//! Timestamps of the bytes of a connection.
+//! Timestamps (stamps) of the bytes that a connection receives and sends.
 
 use std::cell::Cell;
 use std::io::{self, IoSlice};
@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
-/// Timestamps of one connection, shared by its stream and its user.
+/// Timestamps of one connection. Its stream sets them, the request on it reads them.
 #[derive(Debug)]
 pub struct Stamps {
     received: Cell<Instant>,
@@ -29,7 +29,7 @@ impl Stamps {
         }
     }
 
-    /// Resets the stamps at the start of a request.
+    /// Resets the timestamps at the start of a request.
     pub(crate) fn begin(&self) {
         self.answered.set(false);
         self.written.set(None);
@@ -46,12 +46,12 @@ impl Stamps {
         self.answered.get()
     }
 
-    /// Time of the last receipt of bytes.
+    /// Time at which bytes were last received.
     pub(crate) fn received(&self) -> Instant {
         self.received.get()
     }
 
-    /// Time of the last receipt or send of bytes.
+    /// Time at which bytes were last received or sent.
     pub(crate) fn active(&self) -> Instant {
         self.active.get()
     }
@@ -72,7 +72,7 @@ impl Stamps {
     }
 }
 
-/// A raw stream with timestamped reads and writes.
+/// A raw stream whose reads and writes set timestamps.
 #[derive(Debug)]
 pub struct Stamped<S> {
     stream: S,
@@ -84,7 +84,7 @@ impl<S> Stamped<S> {
         Self { stream, stamps }
     }
 
-    /// The raw stream, without stamps.
+    /// The raw stream, for use that sets no timestamps.
     pub fn stream(&mut self) -> &mut S {
         &mut self.stream
     }

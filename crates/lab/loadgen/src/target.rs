@@ -1,4 +1,4 @@
-//! Target and settings of the client.
+//! The server to send requests to, and the settings of the client.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use hyper::{Uri, http};
 use serde::Deserialize;
 use thiserror::Error;
 
-/// Errors of a target description.
+/// Why a target's description is invalid.
 #[derive(Debug, Error)]
 pub enum TargetError {
     #[error("target: {0}")]
@@ -26,7 +26,7 @@ pub enum TargetError {
     Tls(String),
 }
 
-/// An unvalidated description from JSON.
+/// A target as described in JSON, not validated.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Description {
@@ -48,20 +48,20 @@ fn default_connect_timeout() -> f64 {
     60.0
 }
 
-/// A validated description.
+/// A validated target.
 #[derive(Debug, Clone)]
 pub struct Target {
     pub(crate) https: bool,
     pub(crate) host: String,
     pub(crate) port: u16,
-    /// Path and query, prefixed by the base URL's own path.
+    /// Path and query, after the path of the base URL.
     pub(crate) path: Uri,
     pub(crate) headers: HeaderMap,
-    /// Maximum open requests.
+    /// Maximum number of open requests.
     pub(crate) max_concurrency: usize,
     pub(crate) connect_timeout: Duration,
     pub(crate) idle_timeout: Option<Duration>,
-    /// Do not verify certificates.
+    /// Whether certificates are accepted without verification.
     pub(crate) insecure: bool,
     pub(crate) keep_text: bool,
 }

@@ -20,7 +20,7 @@ use tokio_rustls::rustls::{
 
 use crate::stamps::Stamped;
 
-/// TLS settings for one host.
+/// TLS settings for connections to one host.
 pub(crate) struct Tls {
     connector: TlsConnector,
     name: ServerName<'static>,
@@ -35,7 +35,8 @@ impl fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// `insecure`: do not verify certificates. Errors name cause and remedy.
+    /// `insecure`: accept certificates without verification. The error says the cause and the
+    /// remedy.
     pub(crate) fn new(host: &str, insecure: bool) -> Result<Self, String> {
         let provider = Arc::new(ring::default_provider());
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
@@ -83,7 +84,7 @@ fn authorities() -> Result<RootCertStore, String> {
     Ok(store)
 }
 
-/// Accepts any certificate whose key signs the handshake.
+/// Verifier that accepts any certificate whose key signs the handshake.
 #[derive(Debug)]
 struct AnyCertificate {
     provider: Arc<CryptoProvider>,
