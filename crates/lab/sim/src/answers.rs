@@ -1,4 +1,4 @@
-//! Answers of the simulated engine: streams of words, and their ends.
+//! Answers (responses) of the simulated engine: which tokens they have, and how many.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -7,7 +7,8 @@ use penstock_wire::{LogprobRow, TokenRequest};
 
 use crate::random;
 
-/// Distribution of natural answer lengths: log-normal with this mean and coefficient of variation.
+/// Distribution of an answer's natural length in tokens: log-normal with this mean and this
+/// coefficient of variation (cv).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct LengthDistribution {
     pub(crate) mean: f64,
@@ -17,7 +18,7 @@ pub(crate) struct LengthDistribution {
 impl FromStr for LengthDistribution {
     type Err = String;
 
-    /// `MEAN` or `MEAN:CV`.
+    /// Parses `MEAN` or `MEAN:CV`.
     fn from_str(text: &str) -> Result<Self, String> {
         let (mean, cv) = text.split_once(':').unwrap_or((text, "0"));
         let number = |word: &str| word.trim().parse::<f64>().ok();
@@ -41,15 +42,15 @@ impl LengthDistribution {
     }
 }
 
-/// Generates the answers of one engine. Equal requests to engines with equal seeds get equal
-/// answers.
+/// Generates the answers of one engine. Engines with equal seeds give equal answers to equal
+/// requests.
 #[derive(Debug, Clone)]
 pub(crate) struct Answers {
-    /// Token ids that answers consist of. Not empty; excludes the end token.
+    /// Token ids that answers consist of. Never empty; the end token is not among them.
     pub(crate) words: Arc<[u32]>,
     pub(crate) eos: u32,
     pub(crate) seed: u64,
-    /// `None`: an answer has `max_tokens` tokens.
+    /// Distribution of natural lengths; `None`: they are not drawn.
     pub(crate) lengths: Option<LengthDistribution>,
 }
 
@@ -57,12 +58,12 @@ pub(crate) struct Answers {
 #[derive(Debug)]
 pub(crate) struct Answer {
     key: u64,
-    /// Index (from 1) of the end token.
+    /// Number of the end token, counted from 1; `None`: the answer has no natural end.
     natural: Option<u32>,
 }
 
 impl Answers {
-    /// `natural`: natural length of the answer, unless lengths are drawn.
+    /// `natural` is the answer's natural length in tokens, unless lengths are drawn.
     pub(crate) fn answer(&self, request: &TokenRequest, natural: Option<u32>) -> Answer {
         let prompt_len = request.prompt.len() - request.resumed as usize;
         let prompt = random::of_tokens(&request.prompt[..prompt_len]);
@@ -78,8 +79,8 @@ impl Answers {
         }
     }
 
-    /// Synthetic log-probabilities of a token: it is the most likely one, and each of `count`
-    /// alternatives is half as likely as the one before.
+    /// Synthetic log-probabilities for a token of the answer: it is the most likely one, and each
+    /// of `count` alternatives is half as likely as the previous one.
     pub(crate) fn logprobs(&self, token: u32, count: u8) -> LogprobRow {
         let others = self.words.iter().copied().filter(|id| *id != token);
         let ids = std::iter::once(token).chain(others).take(count.into());
@@ -91,8 +92,8 @@ impl Answers {
         }
     }
 
-    /// A synthetic vector of length 1 for a pooled request. Equal prompts get equal vectors;
-    /// different ones are nearly orthogonal.
+    /// A synthetic vector of length 1 for a pooled request. Equal prompts get equal vectors; those
+    /// of different prompts are nearly orthogonal.
     pub(crate) fn vector(&self, answer: &Answer, size: u32) -> Vec<f32> {
         let draw = |n: u32| random::normal(random::join(answer.key, n.into()));
         let drawn: Vec<f64> = (0..size).map(draw).collect();
@@ -100,7 +101,7 @@ impl Answers {
         drawn.iter().map(|x| (x / length) as f32).collect()
     }
 
-    /// The token with this index, from 1.
+    /// Token `number` of an answer, counted from 1.
     pub(crate) fn token(&self, answer: &Answer, number: u32) -> u32 {
         if answer.natural == Some(number) {
             return self.eos;
@@ -174,7 +175,7 @@ mod tests {
             .collect();
         let mean = lengths.iter().sum::<f64>() / lengths.len() as f64;
         let variance = lengths.iter().map(|l| (l - mean).powi(2)).sum::<f64>() / 20_000.0;
-        // Standard errors are 0.7 for the mean and about 0.005 for the coefficient of variation.
+        // The standard error is 0.7 for the mean and about 0.005 for the coefficient of variation.
         assert!((mean - 200.0).abs() < 4.0, "{mean}");
         assert!((variance.sqrt() / mean - 0.5).abs() < 0.03);
     }

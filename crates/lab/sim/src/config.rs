@@ -1,4 +1,4 @@
-//! Configuration: JSON from the command line.
+//! Configuration of the simulator: JSON from the command line.
 
 use std::path::PathBuf;
 
@@ -10,10 +10,10 @@ use crate::faults::{Fault, Faults};
 use crate::profile::Profile;
 use crate::vocabulary::Vocabulary;
 
-/// Error of a simulated engine.
+/// Why a simulated engine failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SimError {
-    /// A value is invalid; nothing was started.
+    /// A setting is invalid; nothing was started.
     #[error("{0}")]
     Config(String),
     #[error("the tokenizer cannot be used: {0}")]
@@ -47,26 +47,26 @@ pub enum SimError {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct EngineSettings {
-    /// Name of a preset, or the members of a profile.
+    /// The engine's capacity and speed: the name of a preset, or the members of a profile.
     #[serde(default)]
     pub(crate) profile: ProfileChoice,
-    /// A model whose tokenizer is used; `None` = synthetic words.
+    /// A model whose tokenizer is used; `None`: synthetic words.
     #[serde(default)]
     pub(crate) tokenizer: Option<PathBuf>,
     #[serde(default)]
     pub(crate) seed: u64,
-    /// `KIND[:PROBABILITY[:PARAM]]`.
+    /// Faults to inject, each as `KIND[:PROBABILITY[:PARAM]]`.
     #[serde(default)]
     pub(crate) faults: Vec<String>,
-    /// `MEAN[:CV]`.
+    /// Distribution of answer lengths in tokens: `MEAN[:CV]`.
     #[serde(default)]
     pub(crate) answer_tokens: Option<String>,
-    /// Exit the process with status 1 this long after it is ready.
+    /// If set, the process exits with status 1 this many seconds after it is ready.
     #[serde(default)]
     pub(crate) die_after_s: Option<f64>,
 }
 
-/// A profile, by name or with all members.
+/// A profile, by its name or by its members.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum ProfileChoice {
@@ -80,29 +80,29 @@ impl Default for ProfileChoice {
     }
 }
 
-/// Settings of OpenAI-compatible servers.
+/// Settings of simulated servers with OpenAI's API.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct HttpConfig {
     pub(crate) host: String,
-    /// Port of the first replica; the others follow. 0 = each port is chosen by the system.
+    /// Port of the first replica; those of the others follow. 0: the system chooses each port.
     pub(crate) port: u16,
     pub(crate) replicas: u16,
-    /// Runtime threads shared by all replicas.
+    /// Number of runtime threads, which all replicas share.
     pub(crate) threads: usize,
     pub(crate) served_model_name: String,
     pub(crate) version: String,
     pub(crate) engine: EngineSettings,
 }
 
-/// Settings of an engine behind a front door.
+/// Settings of an engine that connects to an API server's socket.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct WireConfig {
     pub(crate) engine: EngineSettings,
 }
 
-/// Validated settings of an engine.
+/// An engine's settings, validated.
 pub(crate) struct Engine {
     pub(crate) profile: Profile,
     pub(crate) vocabulary: Vocabulary,
@@ -188,7 +188,7 @@ impl Engine {
         Batcher::new(self.profile.clone(), answers)
     }
 
-    /// Returns when the engine is to die; otherwise never.
+    /// Completes when the engine's process must exit; never if it has no such time.
     pub(crate) async fn death(&self) {
         match self.die_after_s {
             Some(seconds) => {

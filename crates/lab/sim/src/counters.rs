@@ -1,4 +1,4 @@
-//! Counters of one engine's timeline, for its metrics page.
+//! Counters of one engine's timeline, for the engine's metrics page.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -6,7 +6,8 @@ use std::time::Duration;
 use penstock_http::Page;
 use tracing::warn;
 
-/// Number of steps, and of timeline slips because the host was too slow for the model.
+/// Number of steps, and of slips: moments at which the host was too slow for the model, so that the
+/// timeline was moved to the present.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     steps: AtomicU64,
@@ -16,7 +17,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// Counters of an engine without a metrics page: slips are logged.
+    /// Counters of an engine without a metrics page: its slips are logged.
     pub(crate) fn reported() -> Self {
         Self {
             reported: true,
@@ -46,12 +47,12 @@ impl Counters {
         self.slips.load(Relaxed)
     }
 
-    /// Total time of the slips in seconds.
+    /// Sum of all slips in seconds.
     pub(crate) fn slipped_seconds(&self) -> f64 {
         self.slipped_us.load(Relaxed) as f64 / 1e6
     }
 
-    /// Lines of the metrics page in addition to the server's.
+    /// Lines that are added to the server's metrics page.
     pub(crate) fn page(&self, labels: &str) -> String {
         let mut page = Page::new(labels);
         let (steps, slips) = (self.steps.load(Relaxed), self.slips.load(Relaxed));

@@ -1,9 +1,9 @@
-//! Drives a batcher's timeline in real time.
+//! Drives the timeline of a batcher (the simulated engine's scheduler) in real time.
 //!
 //! The timeline is exact: a step starts at the end of the previous one and includes all commands
-//! that had arrived by then. Real time matters only for publication, so a late timer shifts no
-//! later step; steps that are due together are published one after another. If the host is
-//! persistently too slow, the timeline slips to the present beyond [`MAX_LAG`], and the loss is
+//! that had arrived by then. Real time decides only when a step is published, so that a late timer
+//! shifts no later step; steps that are due at the same time are published one after another. If
+//! the host is more than [`MAX_LAG`] too late, the timeline slips to the present, and the slip is
 //! counted.
 
 use std::collections::{HashMap, VecDeque};
@@ -21,10 +21,10 @@ use crate::faults::FaultKind;
 use crate::timer::Timer;
 
 const MAX_LAG: Duration = Duration::from_millis(50);
-/// Heartbeat interval of an idle engine.
+/// Interval at which an idle engine sends a heartbeat.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
-/// Converts real time to time since the start of the timeline.
+/// Converts real time to time since the start of a timeline.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clock {
     beginning: Instant,
@@ -42,7 +42,7 @@ impl Clock {
     }
 }
 
-/// An order with its arrival time.
+/// An order to the engine, with the time at which it arrived.
 pub(crate) struct Command {
     pub(crate) at: Duration,
     pub(crate) order: Order,
@@ -55,11 +55,11 @@ pub(crate) enum Order {
         fault: Option<FaultKind>,
     },
     Cancel(Vec<u64>),
-    /// Cancels all requests, then ends the driver.
+    /// Cancels all requests; then the driver ends.
     Shutdown,
 }
 
-/// Runs one engine's timeline and sends its steps.
+/// Runs the timeline of one engine and sends each step to the API server.
 pub(crate) struct Driver<T> {
     batcher: Batcher,
     commands: UnboundedReceiver<Command>,
@@ -67,21 +67,21 @@ pub(crate) struct Driver<T> {
     clock: Clock,
     timer: T,
     counters: Arc<Counters>,
-    /// Requests with a fault.
+    /// Requests with an injected fault, by id.
     faulty: HashMap<u64, Faulty>,
     pending: VecDeque<Command>,
-    /// Current time of the timeline.
+    /// Time that the timeline has reached.
     now: Duration,
     ending: bool,
 }
 
-/// A request with a fault.
+/// A request with an injected fault.
 struct Faulty {
     fault: FaultKind,
-    /// Number of tokens sent before the fault.
+    /// Number of tokens that were sent before the fault.
     sent: u32,
     struck: bool,
-    /// The final output was withheld.
+    /// Whether the final output was withheld, because the request stalls.
     ended: bool,
 }
 
@@ -108,7 +108,7 @@ impl<T: Timer> Driver<T> {
         }
     }
 
-    /// Runs until SHUTDOWN or until the command channel is closed.
+    /// Runs until a shutdown order, or until the command channel is closed.
     pub(crate) async fn run(mut self) {
         loop {
             self.collect();
@@ -128,7 +128,7 @@ impl<T: Timer> Driver<T> {
         }
     }
 
-    /// Moves received commands to the pending queue.
+    /// Moves received commands to `pending`.
     fn collect(&mut self) {
         loop {
             match self.commands.try_recv() {
@@ -138,7 +138,7 @@ impl<T: Timer> Driver<T> {
         }
     }
 
-    /// Applies the commands that arrived up to the current time of the timeline.
+    /// Applies the commands that arrived up to the time that the timeline has reached.
     fn take_in(&mut self) {
         while self.pending.front().is_some_and(|next| next.at <= self.now) {
             let Some(command) = self.pending.pop_front() else {
@@ -168,8 +168,8 @@ impl<T: Timer> Driver<T> {
         }
     }
 
-    /// Ends the stall of a cancelled request, so that it ends like any other, even if the batcher
-    /// has already finished it.
+    /// Ends the stall of a cancelled request, so that the request ends as any other, even if the
+    /// batcher has already finished it.
     fn release(&mut self, id: u64) {
         if !self.faulty.get(&id).is_some_and(Faulty::stalls) {
             return;
@@ -185,7 +185,8 @@ impl<T: Timer> Driver<T> {
         let step = self.batcher.apply();
         self.publish(step);
         self.advance(end, cost);
-        // Lets connections write this step before the next one, even if that is already due.
+        // Lets connections write this step before the next one is published, even if that is due
+        // already.
         tokio::task::yield_now().await;
     }
 
@@ -210,7 +211,7 @@ impl<T: Timer> Driver<T> {
         FrontConnection::send(&self.outbox, &EngineFrame::Step(step));
     }
 
-    /// Replaces outputs by faults. A request that a fault ends early is cancelled.
+    /// Replaces outputs by their faults. A request that ends early by its fault is cancelled.
     fn inject(&mut self, step: &mut Step) {
         for output in std::mem::take(&mut step.outputs) {
             let Some(faulty) = self.faulty.get_mut(&output.id) else {
@@ -234,7 +235,7 @@ impl<T: Timer> Driver<T> {
         }
     }
 
-    /// Idle: waits for a command. Returns false if the channel is closed.
+    /// Waits for a command while the engine is idle. Returns false if the channel is closed.
     async fn rest(&mut self) -> bool {
         while self.pending.is_empty() {
             match tokio::time::timeout(HEARTBEAT, self.commands.recv()).await {
@@ -267,7 +268,7 @@ impl Faulty {
         matches!(self.fault, FaultKind::Stall(_))
     }
 
-    /// The output to send instead of `output`, if any.
+    /// The output that is sent in place of `output`; `None`: nothing is sent.
     fn pass(&mut self, output: Output) -> Option<Output> {
         if self.struck {
             return None;
@@ -311,7 +312,7 @@ mod tests {
     use crate::profile::Profile;
     use crate::timing::Timing;
 
-    /// A timer that is always late.
+    /// A timer that always returns late, by this duration.
     struct LateTimer(Duration);
 
     impl Timer for LateTimer {
@@ -423,8 +424,8 @@ mod tests {
         }
     }
 
-    /// Tokens and finish of each output of a request that stalls after its first token. `order`
-    /// arrives at 20 ms.
+    /// Number of tokens and finish reason of each output of a request that stalls after its first
+    /// token and gets `order` at 20 ms.
     async fn stalled(tokens: u32, order: Order) -> Vec<(usize, Finish)> {
         let mut rig = Rig::new(0, tokens, Some(FaultKind::Stall(1)));
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -465,7 +466,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_late_timer_is_caught_up() {
-        // Due at 1, published at 4 with the steps due by then; due at 5, published at 8.
+        // The step due at 1 is published at 4, with the others due by then; the one due at 5, at 8.
         let seen = run(3, 10).await;
         assert_eq!(seen.tokens_ms, [4, 4, 4, 4, 8, 8, 8, 8, 12, 12]);
         assert_eq!(seen.slips, 0);

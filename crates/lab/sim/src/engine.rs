@@ -1,4 +1,5 @@
-//! The simulated engine's end of the wire (docs/wire.md).
+//! The engine's end of the protocol between API server and engine, for the simulated engine
+//! (docs/wire.md).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,10 +21,10 @@ use crate::faults::{FaultKind, Faults};
 use crate::profile::Profile;
 use crate::timer::{PreciseTimer, Timer};
 
-/// Natural answer length in tokens, if it is not specified.
+/// Natural length of an answer in tokens, if the request has no length of its own.
 pub(crate) const NATURAL_LENGTH: u32 = 128;
 
-/// Serves the front door at `socket` until it sends SHUTDOWN or disconnects.
+/// Serves the API server that listens on `socket`, until it sends SHUTDOWN or disconnects.
 pub(crate) async fn serve_socket(socket: &Path, engine: &Engine) -> Result<(), SimError> {
     let stream = UnixStream::connect(socket).await;
     let stream = stream.map_err(|source| SimError::Connect {
@@ -46,7 +47,7 @@ pub(crate) async fn serve_socket(socket: &Path, engine: &Engine) -> Result<(), S
     })
 }
 
-/// Starts an engine in this process and returns the front door's end of a stream to it. The engine
+/// Starts an engine in this process. Returns the API server's end of a stream to it; the engine
 /// ends when this end is dropped.
 pub(crate) fn spawn(
     engine: Arc<Engine>,
@@ -56,7 +57,7 @@ pub(crate) fn spawn(
     let (ours, theirs) = tokio::io::duplex(64 << 10);
     tokio::spawn(async move {
         let connection = FrontConnection::new(ours);
-        // Both ends are in this program, so every frame is valid.
+        // Both ends are in this program, so no frame is malformed.
         let _ = serve(connection, &engine, &Faults::default(), timer, counters).await;
     });
     theirs
@@ -95,7 +96,8 @@ async fn serve(
             };
             let at = clock.now();
             if let Some(order) = requests.order(frame, &outbox) {
-                // If the driver has ended, the engine has processed a SHUTDOWN.
+                // A send error means that the driver has ended, so that the engine has processed a
+                // SHUTDOWN.
                 let _ = commands.send(Command { at, order });
             }
         }
@@ -152,7 +154,7 @@ fn ready(profile: &Profile, eos: u32) -> Ready {
     }
 }
 
-/// Converts frames to orders and numbers the requests from 1.
+/// Converts frames to orders for the driver; numbers the requests from 1.
 struct Requests<'a> {
     profile: &'a Profile,
     faults: &'a Faults,
@@ -160,14 +162,15 @@ struct Requests<'a> {
 }
 
 impl Requests<'_> {
-    /// The order for the driver; `None` for a frame that is answered here.
+    /// The order for a frame; `None` if the frame is answered here.
     fn order(&mut self, frame: FrontFrame, outbox: &Outbox) -> Option<Order> {
         Some(match frame {
             FrontFrame::Add(add) => {
                 self.count += 1;
                 let fault = self.faults.pick(self.count);
                 let request = add.request;
-                // Without a client limit, the front door sends the maximum possible `max_tokens`.
+                // If the client sets no limit, the API server sends the maximum possible
+                // `max_tokens`.
                 let all = request.prompt.len() + request.max_tokens as usize;
                 let open_ended = all >= self.profile.max_model_len as usize;
                 let ask = Ask {

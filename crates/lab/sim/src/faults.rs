@@ -1,41 +1,41 @@
-//! Injected faults, and their assignment to requests.
+//! Injected faults, and which requests get them.
 
 use std::str::FromStr;
 use std::time::Duration;
 
 use crate::random;
 
-/// Kind of fault. Counts are tokens sent before the fault; an answer that is not longer is
-/// unaffected.
+/// Kind of fault. A number is the number of tokens sent before the fault; an answer that is not
+/// longer is unaffected.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum FaultKind {
-    /// 503 with Retry-After.
+    /// The request is refused with a 503 that has a Retry-After.
     Refuse,
     /// A response with this status.
     Status(u16),
-    /// The headers are delayed by this time after the first token.
+    /// The response's headers are sent this long after the first token.
     SlowHeaders(Duration),
-    /// An error event ends the stream.
+    /// The stream ends with an error event.
     ErrorEvent(u32),
     /// The connection is dropped.
     Cut(u32),
     /// No more data is sent, and the connection stays open.
     Stall(u32),
-    /// An event that is not JSON.
+    /// The stream has an event that is not JSON.
     Malformed(u32),
-    /// The answer ends with `stop` after this number of tokens, regardless of the requested length.
+    /// The answer ends with `stop` after this number of tokens, even if the request asks for more.
     EarlyStop(u32),
     /// No event has a finish reason.
     NoFinish,
-    /// No usage, even if it was requested.
+    /// There is no usage, even if the request asks for it.
     NoUsage,
 }
 
-/// A fault with its probability.
+/// A fault, and how many requests get it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Fault {
     pub(crate) kind: FaultKind,
-    /// Probability per request, independent of other requests.
+    /// Probability that a request gets the fault, independent of other requests.
     pub(crate) probability: f64,
 }
 
@@ -46,8 +46,8 @@ const TOKENS: f64 = 4.0;
 impl FromStr for Fault {
     type Err = String;
 
-    /// `KIND[:PROBABILITY[:PARAM]]`. The default probability is 1. PARAM is a count of tokens
-    /// (default 4), the status (500) or the delay in seconds (1).
+    /// Parses `KIND[:PROBABILITY[:PARAM]]`. The default probability is 1. PARAM is a number of
+    /// tokens (default 4), the status (default 500) or the delay in seconds (default 1).
     fn from_str(text: &str) -> Result<Self, String> {
         let mut words = text.splitn(3, ':');
         let name = words.next().unwrap_or_default();
@@ -100,7 +100,7 @@ impl Fault {
     }
 }
 
-/// The faults of one engine.
+/// The faults that one engine injects.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Faults {
     pub(crate) list: Vec<Fault>,
@@ -108,7 +108,8 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
-    /// Error message if a fault is not possible on the wire.
+    /// Returns an error if a fault cannot be injected by an engine behind a socket, which sees no
+    /// HTTP.
     pub(crate) fn check_wire(&self) -> Result<(), String> {
         let on_wire = |kind| {
             matches!(
@@ -129,7 +130,7 @@ impl Faults {
         }
     }
 
-    /// The fault of the request with this number: the first one in the list that applies.
+    /// The fault of request number `request`: the first one in the list that strikes it.
     pub(crate) fn pick(&self, request: u64) -> Option<FaultKind> {
         let strikes = |(at, fault): (usize, &Fault)| {
             let key = random::join(random::join(self.seed, at as u64), request);

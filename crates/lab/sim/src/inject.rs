@@ -1,4 +1,4 @@
-//! Fault injection in the server's requests and responses.
+//! Injects faults into HTTP requests and responses, above the server's endpoints.
 
 use std::io;
 use std::pin::Pin;
@@ -18,10 +18,10 @@ use serde_json::{Value, json};
 use crate::engine::NATURAL_LENGTH;
 use crate::faults::FaultKind;
 
-/// Length of a completion without `max_tokens`.
+/// Number of tokens of a completion without `max_tokens`.
 const COMPLETION_LENGTH: u64 = 16;
 
-/// Lengths of answers without `max_tokens`.
+/// What determines the length of an answer to a request without `max_tokens`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lengths {
     Completions,
@@ -29,7 +29,7 @@ pub(crate) enum Lengths {
     Drawn,
 }
 
-/// Runs the request with an injected `fault`.
+/// Handles the request and injects `fault` into it or into its response.
 pub(crate) async fn inject(
     fault: FaultKind,
     lengths: Lengths,
@@ -71,7 +71,8 @@ fn failed() -> ApiError {
     ApiError::engine_failed("a fault on purpose")
 }
 
-/// The request with its length limited to `tokens`; `Err` has the original of a shorter request.
+/// The request, limited to `tokens` tokens. `Err` returns the request unchanged, if it is shorter
+/// anyway.
 async fn shortened(
     request: Request<Body>,
     lengths: Lengths,
@@ -99,8 +100,8 @@ async fn shortened(
     Ok(Request::from_parts(parts, body.to_string().into()))
 }
 
-/// A response that is not a stream. A fault that counts tokens takes effect when the answer is
-/// complete.
+/// Applies `fault` to a response that is not a stream. A fault after some number of tokens takes
+/// effect when the answer is complete.
 async fn whole(response: Response, fault: FaultKind) -> Response {
     let (mut parts, body) = response.into_parts();
     let bytes = body.collect().await.map(|body| body.to_bytes());
@@ -132,14 +133,14 @@ fn rewrite_finish(body: &mut Value, fault: FaultKind) {
     }
 }
 
-/// An event stream with a fault.
+/// An event stream into which a fault is injected.
 struct FaultyStream {
     inner: Body,
     fault: FaultKind,
-    /// Bytes of an incomplete event.
+    /// Bytes of an event that is not complete yet.
     pending: BytesMut,
     out: BytesMut,
-    /// Number of tokens so far.
+    /// Number of tokens sent so far.
     sent: u32,
     end: Option<End>,
 }
@@ -163,7 +164,7 @@ impl FaultyStream {
         }
     }
 
-    /// A body whose connection is dropped at once.
+    /// A body whose connection is dropped immediately.
     fn cut() -> Self {
         Self {
             end: Some(End::Cut),
@@ -181,7 +182,7 @@ impl FaultyStream {
         }
     }
 
-    /// Forwards an event, changed or not, or ends the stream instead.
+    /// Forwards an event, changed if the fault requires it, or ends the stream.
     fn event(&mut self, event: &[u8]) {
         let data = event.strip_prefix(b"data: ").unwrap_or_default();
         let mut body: Value = serde_json::from_slice(data).unwrap_or_default();
@@ -203,7 +204,7 @@ impl FaultyStream {
         }
     }
 
-    /// Applies the fault that is due before the next token.
+    /// Applies the fault if it is due before the next token.
     fn strike(&mut self) {
         match self.fault {
             FaultKind::ErrorEvent(after) if self.sent == after => {
@@ -221,14 +222,14 @@ impl FaultyStream {
         }
     }
 
-    /// Ends the stream. Dropping the server's body cancels the request.
+    /// Ends the stream. This drops the server's body, which cancels the request.
     fn finish(&mut self, end: End) {
         self.end = Some(end);
         self.inner = Body::empty();
     }
 }
 
-/// Whether a choice contains text.
+/// Whether a choice has text.
 fn has_text(choice: &Value) -> bool {
     let text = choice["text"].as_str();
     let text = text.or_else(|| choice["delta"]["content"].as_str());

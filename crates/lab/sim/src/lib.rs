@@ -1,12 +1,13 @@
-//! A simulated engine with modelled timing, behind the real server and the real wire.
+//! A simulated engine with modelled timing, behind the real API server and its real protocol to
+//! engines.
 //!
-//! Used to measure the front door and the load generator without a model, and to estimate capacity.
+//! Used to measure the API server and the load generator without a model, and to estimate capacity.
 //!
-//! * `batching` chooses the work of each step, like Penstock's scheduler (a test compares both);
-//!   `timing` returns its duration. Both are pure: no clock, no IO.
+//! * `batching` chooses the work of each step as Penstock's scheduler does (a test compares both);
+//!   `timing` gives the step's duration. Both are pure: no clock, no IO.
 //! * The driver runs this timeline in real time and sends each step when it is due.
-//! * [`serve_wire`] is an engine behind a front door's socket. [`serve_http`] runs such engines
-//!   behind the real server's endpoints in one process, with faults injected by a layer above them.
+//! * [`serve_wire`] is an engine that connects to an API server's socket. [`serve_http`] runs such
+//!   engines behind the real server's endpoints in one process; a layer above them injects faults.
 
 mod answers;
 mod batching;

@@ -1,34 +1,34 @@
-//! Capacity and speed of an engine: the profile file.
+//! Profiles: capacity and speed of a modelled engine.
 
 use serde::{Deserialize, Serialize};
 
 use crate::timing::Timing;
 
-/// Parameters of a modelled engine: a JSON object; missing members have default values.
+/// Parameters of a modelled engine, from a JSON object; absent members have default values.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Profile {
-    /// Maximum tokens of prompt and answer together.
+    /// Maximum number of tokens of prompt and answer together.
     pub(crate) max_model_len: u32,
-    /// Maximum running sequences.
+    /// Maximum number of running sequences.
     pub(crate) max_num_seqs: u32,
-    /// Maximum tokens per step.
+    /// Maximum number of tokens per step.
     pub(crate) max_num_batched_tokens: u32,
-    /// Maximum queued requests.
+    /// Maximum number of queued requests.
     pub(crate) max_queue: u32,
-    /// Tokens per KV block, a multiple of 16.
+    /// Number of tokens per KV block, a multiple of 16.
     pub(crate) block_size: u32,
     pub(crate) num_blocks: u32,
     pub(crate) prefix_caching: bool,
-    /// Upper bound of token ids; replaced by the model's with a model's tokenizer.
+    /// Number of token ids. A model's tokenizer replaces it by its own number.
     pub(crate) vocab_size: u32,
-    /// Numbers per vector of a pooled request.
+    /// Number of elements in the vector of a pooled request.
     pub(crate) vector_size: u32,
     pub(crate) timing: Timing,
 }
 
 impl Default for Profile {
-    /// SmolLM2-135M served by Penstock on two cores.
+    /// SmolLM2-135M, as Penstock serves it on two cores.
     fn default() -> Self {
         Self {
             max_model_len: 8192,
@@ -46,8 +46,9 @@ impl Default for Profile {
 }
 
 impl Profile {
-    /// A profile by name: `default`; `instant`, with zero cost and unlimited capacity; `fast`, the
-    /// same with steps of one millisecond; `h100`, Qwen3-8B on one H100.
+    /// A profile by name: `default`; `instant`, whose steps take no time and whose capacity is
+    /// large; `fast`, which differs from `instant` by steps of one millisecond; `h100`, Qwen3-8B on
+    /// one H100.
     pub(crate) fn preset(name: &str) -> Option<Self> {
         let roomy = |timing| Self {
             max_num_seqs: 1024,
@@ -69,8 +70,8 @@ impl Profile {
         }
     }
 
-    /// Qwen3-8B in bf16 served by Penstock on one H100, where steps with prompts launch kernels one
-    /// by one. The tests compare it with measurements. The length limit is the extended
+    /// Qwen3-8B in bf16, as Penstock serves it on one H100, where steps with prompts launch kernels
+    /// one by one. The tests compare it with measurements. `max_model_len` is the model's extended
     /// context.
     fn h100() -> Self {
         Self {
@@ -94,7 +95,7 @@ impl Profile {
         }
     }
 
-    /// Error message for an invalid value, if any.
+    /// Describes the first invalid value; `None` if all are valid.
     pub(crate) fn complaint(&self) -> Option<String> {
         let positive = [
             ("max_model_len", self.max_model_len),
@@ -134,7 +135,8 @@ impl Profile {
         self.timing.complaint()
     }
 
-    /// A synthetic identity of this engine's KV: 32 bytes derived from the parameters.
+    /// A synthetic identity of this engine's KV, derived from the profile: equal identities stand
+    /// for equal KV.
     pub(crate) fn cache_identity(&self) -> penstock_prefix::Digest {
         let text = format!("simulated {} {}", self.vocab_size, self.block_size);
         penstock_prefix::root(&[0; 32], b"simengine", text.as_bytes())
@@ -212,7 +214,8 @@ mod tests {
         }
     }
 
-    /// Median ITL at these batch sizes and contexts, and the chunks of a long prompt.
+    /// Measured: median ITL in ms at some batch sizes and contexts, and the chunks of a long
+    /// prompt.
     #[test]
     fn the_default_is_what_was_measured() {
         let steps = [
@@ -227,7 +230,8 @@ mod tests {
         assert_measured(&Profile::default().timing, &steps);
     }
 
-    /// `benchmarks/results/gpu-h100-2026-11-26.md`: decode steps, prefill steps, first tokens.
+    /// Measured (`benchmarks/results/gpu-h100-2026-11-26.md`): decode steps, prefill steps and
+    /// times to the first token, in ms.
     #[test]
     fn the_h100_is_what_was_measured() {
         let steps = [

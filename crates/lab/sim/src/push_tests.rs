@@ -26,7 +26,7 @@ use crate::timer::TokioTimer;
 const STREAM: &str = "GET /metrics/stream ";
 const SCRAPE: &str = "GET /metrics ";
 
-/// A step costs 20 ms plus 5 ms per decode; at most 2 sequences run at once.
+/// A step takes 20 ms plus 5 ms per decode; at most 2 sequences run at the same time.
 fn config() -> HttpConfig {
     let profile = json!({
         "max_model_len": 512, "max_num_seqs": 2, "max_num_batched_tokens": 64, "max_queue": 8,

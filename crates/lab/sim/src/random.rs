@@ -1,4 +1,5 @@
-//! Deterministic pseudo-random numbers derived from a key, so that equal seeds give equal runs.
+//! Deterministic pseudo-random numbers: each is derived from a key, so that equal seeds give equal
+//! runs.
 
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
@@ -11,23 +12,23 @@ pub(crate) fn mix(key: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Combines two keys.
+/// Combines two keys to one.
 pub(crate) fn join(a: u64, b: u64) -> u64 {
     mix(mix(a) ^ b)
 }
 
-/// Uniform in [0, 1).
+/// A number from the uniform distribution over [0, 1).
 pub(crate) fn unit(key: u64) -> f64 {
     (mix(key) >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// Standard normal distribution (Box-Muller).
+/// A number from the standard normal distribution (Box-Muller).
 pub(crate) fn normal(key: u64) -> f64 {
     let (a, b) = (1.0 - unit(join(key, 1)), unit(join(key, 2)));
     (-2.0 * a.ln()).sqrt() * (std::f64::consts::TAU * b).cos()
 }
 
-/// Key of a sequence of tokens.
+/// Key of a sequence of tokens: equal sequences have equal keys.
 pub(crate) fn of_tokens(tokens: &[u32]) -> u64 {
     tokens
         .iter()

@@ -1,4 +1,5 @@
-//! Replays scenarios on the batcher without time, for the comparison test with the real scheduler.
+//! Replays scenarios on the batcher in no time, for the test that compares it with the real
+//! scheduler.
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ struct Scenario {
     requests: Vec<Planned>,
 }
 
-/// A request. Its prompt is a list of runs of consecutive ids, (first, count).
+/// A request. Its prompt is a list of runs of consecutive token ids, each as (first id, count).
 #[derive(Deserialize)]
 struct Planned {
     id: u64,
@@ -26,18 +27,19 @@ struct Planned {
     skip_prefix_cache: bool,
     pool: bool,
     cache_salt: String,
-    /// Index of the step before which it arrives.
+    /// Number of steps that come before its arrival.
     arrives: usize,
-    /// Index of the step before which it is cancelled.
+    /// Number of steps that come before its cancellation; `None`: it is not cancelled.
     cancelled: Option<usize>,
 }
 
-/// Replays a scenario (JSON) until every request has arrived and ended. Returns JSON: for each step
-/// [tokens computed, running, waiting, blocks used, preemptions, prefix query tokens, prefix hit
-/// tokens, outputs], where an output is [id, finish, tokens, cached tokens].
+/// Replays a scenario (JSON) until every request has arrived and ended. Returns JSON with a row for
+/// each step: [tokens computed, running, waiting, blocks used, preemptions, prefix query tokens,
+/// prefix hit tokens, outputs]. Preemptions and prefix tokens are totals since the start. An output
+/// is [id, finish, tokens, cached tokens].
 ///
 /// # Errors
-/// The scenario is invalid, or the bookkeeping is inconsistent.
+/// The scenario is invalid, or the batcher's bookkeeping is inconsistent.
 pub fn replay(scenario: &str) -> Result<String, SimError> {
     let Scenario { profile, requests } = read(scenario)?;
     let answers = Answers {

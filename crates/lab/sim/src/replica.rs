@@ -1,4 +1,4 @@
-//! One replica: the real server's router in front of a simulated engine in the same process.
+//! A replica: the real server's router in front of a simulated engine in the same process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,17 +21,17 @@ use crate::timer::Timer;
 
 const MAX_BODY_BYTES: usize = 32 << 20;
 
-/// State of the layer above the server's endpoints.
+/// State of a layer above the server's endpoints, which injects faults and adds metrics.
 struct Replica {
     engine: Arc<Engine>,
     counters: Arc<Counters>,
-    /// Labels of all samples on the metrics page.
+    /// Labels that every sample on the metrics page gets.
     labels: String,
     /// Number of generation requests so far.
     requests: AtomicU64,
 }
 
-/// Creates the endpoints of a new replica after its engine is ready.
+/// Starts a replica's engine, and returns the replica's endpoints when the engine is ready.
 ///
 /// # Errors
 /// The engine did not become ready.
@@ -79,7 +79,7 @@ fn server_config(config: &HttpConfig, engine: &Engine) -> Config {
         tool_call_parser: None,
         reasoning_parser: None,
         vocab_size: None,
-        // Answers depend on the request and the engine's seed only.
+        // Answers then depend on nothing but the request and the engine's seed.
         generation_defaults: GenerationDefaults {
             seed: Some(0),
             ..GenerationDefaults::default()
@@ -105,7 +105,7 @@ fn server_config(config: &HttpConfig, engine: &Engine) -> Config {
     }
 }
 
-/// Draws a fault for each generation request, and completes the metrics page.
+/// Draws a fault for each generation request, and adds the engine's counters to the metrics page.
 async fn layer(
     State(replica): State<Arc<Replica>>,
     request: Request<Body>,

@@ -20,7 +20,7 @@ use crate::timer::TokioTimer;
 const COMPLETIONS: &str = "/v1/completions";
 const CHAT: &str = "/v1/chat/completions";
 
-/// A step costs 10 ms, plus 10 ms per decode and 1 ms per prompt token.
+/// A step takes 10 ms, plus 10 ms per decode and 1 ms per prompt token.
 fn profile() -> Value {
     json!({
         "max_model_len": 512, "max_num_seqs": 4, "max_num_batched_tokens": 64, "max_queue": 2,
@@ -43,7 +43,7 @@ struct Seen {
     status: u16,
     events: Vec<(u128, String)>,
     headers_ms: u128,
-    /// The connection was dropped.
+    /// Whether the connection was dropped.
     cut: bool,
 }
 
@@ -169,9 +169,9 @@ async fn tokens_come_when_the_model_says() {
         rig.stream(COMPLETIONS, completion(500, 20, 2)).await
     };
     let (first, second) = tokio::join!(rig.stream(COMPLETIONS, completion(1, 10, 4)), second);
-    // 10 + 10 = 20. The second arrives at 25, while the first decodes until 40, and again until 60
-    // to measure that. Then the first decodes with 20 prompt tokens, 10 + 10 + 20, until 100. A
-    // decode takes until 120.
+    // In ms: the first prompt takes 10 + 10, until 20. The second request arrives at 25. The first
+    // one decodes until 40 and, to measure a decode, until 60. A decode with the second's 20 prompt
+    // tokens takes 10 + 10 + 20, until 100. The second's decode takes until 120.
     assert_eq!(first.times(), [20, 40, 60, 100]);
     assert_eq!(second.times(), [100, 120]);
     assert_eq!((first.headers_ms, second.headers_ms), (20, 100));
@@ -194,7 +194,7 @@ async fn a_chat_begins_with_its_role_and_ends_with_usage() {
     assert!(deltas[1..].iter().all(|delta| delta.get("role").is_none()));
     let usage = seen.json(4);
     assert_eq!(usage["choices"], json!([]));
-    // User, three words, assistant.
+    // The prompt: a token for the user role, three words, a token for the assistant role.
     assert_eq!(usage["usage"]["prompt_tokens"], 5);
     assert_eq!(usage["usage"]["completion_tokens"], 3);
     let text: String = deltas
@@ -298,7 +298,7 @@ async fn everything_that_the_server_has_is_there() {
     assert_eq!(choices.len(), 2);
     assert!(choices[0]["text"].as_str().unwrap().starts_with("a t"));
     let logprobs = choices[1]["logprobs"]["token_logprobs"].as_array().unwrap();
-    // The first prompt token has none.
+    // The first prompt token has no log-probability.
     assert_eq!(logprobs.len(), 17);
     assert!(logprobs[1..].iter().all(|value| value.as_f64() < Some(0.0)));
     let chat = json!({
@@ -378,7 +378,7 @@ async fn the_tokenizer_answers() {
     }
 }
 
-/// A stream of six tokens with a fault, and the engine afterwards.
+/// A stream of six tokens with a fault, as the client saw it, and the rig afterwards.
 async fn struck(fault: &str) -> (Seen, Rig) {
     let rig = Rig::new(json!({"faults": [fault]})).await;
     let mut body = completion(1, 10, 6);

@@ -1,4 +1,4 @@
-//! Entry points of the processes.
+//! Entry points of the simulator's processes.
 
 use std::io::Write;
 use std::path::Path;
@@ -12,8 +12,9 @@ use crate::engine::serve_socket;
 use crate::replica::replica;
 use crate::timer::PreciseTimer;
 
-/// Serves OpenAI's API until SIGTERM or SIGINT (exit status 0) or until the engine's scheduled
-/// death (1). Prints one line per replica to standard output when all of them listen.
+/// Serves OpenAI's API until SIGTERM or SIGINT (exit status 0), or until the configured time of the
+/// engine's death (exit status 1). When all replicas listen, it prints a line for each to standard
+/// output.
 ///
 /// # Errors
 /// The configuration is invalid, a tokenizer cannot be read, or an address cannot be bound.
@@ -28,11 +29,11 @@ pub fn serve_http(config_json: &str) -> Result<i32, SimError> {
     status
 }
 
-/// Serves the front door at `socket` until it sends SHUTDOWN, disconnects, or the engine's
-/// scheduled death (exit status 1).
+/// Serves the API server that listens on `socket`, until it sends SHUTDOWN or disconnects, or until
+/// the configured time of the engine's death (exit status 1).
 ///
 /// # Errors
-/// The configuration is invalid, the socket has no listener, or the front door violates the
+/// The configuration is invalid, there is no listener on the socket, or the API server violates the
 /// protocol.
 pub fn serve_wire(socket: &str, config_json: &str) -> Result<i32, SimError> {
     let config: WireConfig = read(config_json)?;

@@ -1,5 +1,5 @@
-//! Timers with sub-millisecond resolution; tokio's own have millisecond resolution, and steps are
-//! shorter.
+//! Timers with a resolution below a millisecond. Tokio's timers have a resolution of a millisecond,
+//! and steps can be shorter.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,13 +12,13 @@ use rustix::time::{
 use tokio::io::unix::AsyncFd;
 use tokio::time::Instant;
 
-/// A kernel timer, with the kernel's precision.
+/// A kernel timer (timerfd), as precise as the kernel.
 pub(crate) struct PreciseTimer {
     file: AsyncFd<OwnedFd>,
 }
 
 pub(crate) trait Timer {
-    /// Returns at `moment` or shortly after; at once if it has passed. Cancel-safe.
+    /// Returns at `moment` or shortly after; immediately if it has passed. Cancel-safe.
     fn wait_until(&mut self, moment: Instant) -> impl Future<Output = ()> + Send;
 }
 
@@ -34,7 +34,7 @@ impl Timer for TokioTimer {
 }
 
 impl PreciseTimer {
-    /// Must be called inside a runtime.
+    /// Must be called inside a tokio runtime.
     #[expect(
         deprecated,
         reason = "the replacement is unsafe for files that close behind tokio's back; this one \
@@ -48,7 +48,7 @@ impl PreciseTimer {
         })
     }
 
-    /// Arming a timer again clears its expiry.
+    /// Sets the timer. Setting it again clears an earlier expiry.
     fn arm(&self, after: Duration) -> io::Result<()> {
         let value = Timespec {
             tv_sec: after.as_secs() as i64,
@@ -80,7 +80,7 @@ impl PreciseTimer {
 impl Timer for PreciseTimer {
     async fn wait_until(&mut self, moment: Instant) {
         let after = moment.saturating_duration_since(Instant::now());
-        // A timer armed with zero would never expire.
+        // A timer that is set to zero would never expire.
         if after.is_zero() {
             return;
         }

@@ -1,4 +1,4 @@
-//! Model of the duration of a step.
+//! Models how long a step of the engine takes.
 
 use std::time::Duration;
 
@@ -6,45 +6,45 @@ use serde::{Deserialize, Serialize};
 
 use crate::random;
 
-/// The parameters of a step that determine its cost.
+/// What a step computes, as far as its duration depends on it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct StepShape {
-    /// Number of sequences that compute one token.
+    /// Number of sequences that compute a single token.
     pub(crate) decodes: u32,
-    /// Tokens in longer chunks.
+    /// Number of tokens in chunks of more than one token.
     pub(crate) prompt_tokens: u32,
-    /// Total tokens that the decodes attend to.
+    /// Number of tokens that the decodes attend to, summed over the decodes.
     pub(crate) decode_context: u64,
-    /// Number of pairs of a chunk's token and a token that it attends to.
+    /// Number of pairs of a chunk's token and a token that it attends to, summed over the chunks.
     pub(crate) prompt_context: u64,
 }
 
-/// Cost of a step: base + decodes + prompt tokens + attention, where the cost of prompt tokens has
-/// a minimum, times a jitter factor. All in microseconds.
+/// Duration of a step, in microseconds: the sum of costs (base, decodes, prompt tokens, attention),
+/// at least `prompt_floor_us` if it has prompt tokens, times a jitter factor.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Timing {
-    /// Cost of every step.
+    /// Cost that every step has.
     pub(crate) base_us: f64,
-    /// Cost of decoding n sequences: points (n, cost) from (0, 0), with linear interpolation and
-    /// extrapolation.
+    /// Cost of decoding n sequences, as points (n, cost) in ascending order of n. It is linear
+    /// between the points, from (0, 0) on, and beyond the last one.
     pub(crate) decode_us: Vec<(u32, f64)>,
     /// Cost per prompt token.
     pub(crate) prompt_us_per_token: f64,
-    /// Minimum cost of a step with prompt tokens: its kernel launches, which a longer step hides.
-    /// Decode-only steps are graphs.
+    /// Minimum cost of a step with prompt tokens: the time to launch its kernels, which a longer
+    /// step hides. Steps that only decode are CUDA graphs, so they have no such minimum.
     pub(crate) prompt_floor_us: f64,
-    /// Cost per thousand tokens that a decode attends to.
+    /// Cost for every thousand tokens that a decode attends to.
     pub(crate) decode_us_per_context_ktoken: f64,
-    /// Cost per thousand pairs of a prompt token and a token that it attends to.
+    /// Cost for every thousand pairs of a prompt token and a token that it attends to.
     pub(crate) prompt_us_per_context_ktoken: f64,
-    /// The duration is the cost times a uniform factor in [1 - jitter, 1 + jitter].
+    /// Half-width of the random factor: it is uniform in [1 - jitter, 1 + jitter].
     pub(crate) jitter: f64,
 }
 
 impl Default for Timing {
-    /// SmolLM2-135M with 4-bit weights on two cores of an AMD EPYC with AVX-512, fitted to the
-    /// duration of steps of one batch size, context or chunk.
+    /// SmolLM2-135M with 4-bit weights on two cores of an AMD EPYC with AVX-512, fitted to measured
+    /// steps in which only the batch size, the context or the chunk varied.
     fn default() -> Self {
         Self {
             base_us: 100.0,
@@ -59,7 +59,7 @@ impl Default for Timing {
 }
 
 impl Timing {
-    /// Zero cost.
+    /// Steps that take no time.
     pub(crate) fn instant() -> Self {
         Self {
             base_us: 0.0,
@@ -72,7 +72,7 @@ impl Timing {
         }
     }
 
-    /// Error message for an invalid value, if any.
+    /// Describes the first invalid value; `None` if all are valid.
     pub(crate) fn complaint(&self) -> Option<String> {
         let costs = [
             ("base_us", self.base_us),
@@ -105,7 +105,7 @@ impl Timing {
         })
     }
 
-    /// Duration of step number `step` in a run with this seed.
+    /// Duration of step number `step`. `seed` determines the jitter.
     pub(crate) fn cost(&self, shape: &StepShape, seed: u64, step: u64) -> Duration {
         let attention = shape.decode_context as f64 * self.decode_us_per_context_ktoken
             + shape.prompt_context as f64 * self.prompt_us_per_context_ktoken;

@@ -1,14 +1,14 @@
-//! Text and token ids of an engine: synthetic words, or a real model's vocabulary.
+//! Vocabulary of an engine: synthetic words, or that of a real model.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use penstock_tokenizer::{TextError, TextModel};
 
-/// Maximum words of a real vocabulary used in answers.
+/// Maximum number of a real vocabulary's words that answers use.
 const MOST_WORDS: usize = 4096;
 
-/// A text model and the token ids used in answers.
+/// A tokenizer, and the token ids of which answers consist.
 #[derive(Debug, Clone)]
 pub(crate) struct Vocabulary {
     pub(crate) text: Arc<TextModel>,
@@ -45,7 +45,7 @@ impl Vocabulary {
     }
 }
 
-/// Tokens of a space and an ASCII word that remain one token in any context.
+/// Ids of tokens that are a space and an ASCII word, and remain a single token in any context.
 fn plain_words(model: &TextModel) -> Vec<u32> {
     let tokenizer = &model.tokenizer;
     let is_plain = |id: &u32| {

@@ -1,16 +1,17 @@
-//! The mixed-step bound on modelled devices, compared with all fixed token budgets.
+//! Test of the mixed-step bound on modelled devices, against all fixed budgets of prompt tokens.
 
 use super::tests::ask;
 use super::*;
 use crate::random;
 use crate::timing::Timing;
 
-/// Maximum mixed step as a multiple of a decode-only step (`penstock_pacing`).
+/// Maximum duration of a mixed step, as a multiple of one that only decodes (`penstock_pacing`).
 const BOUND: f64 = 3.0;
-/// Tolerance of the P99 above the bound: steps vary by 3%, the cost of decodes is an average over
-/// numbers of one bit length, and the minimum of 32 tokens may exceed the bound with few decodes.
+/// Factor by which the P99 may exceed the bound: durations vary by 3%, the cost of decodes is an
+/// average over batch sizes of the same bit length, and with few decodes the minimum of 32 prompt
+/// tokens may exceed the bound.
 const LAG: f64 = 1.15;
-/// Minimum throughput relative to the best fixed budget.
+/// Minimum throughput relative to that of the best fixed budget.
 const SHARE: f64 = 0.95;
 
 struct Device {
@@ -20,7 +21,7 @@ struct Device {
     max_num_batched_tokens: u32,
 }
 
-/// Requests with `prompt` and `answer` tokens, `concurrency` at a time.
+/// A load of requests with `prompt` and `answer` tokens, `concurrency` of them at a time.
 struct Load {
     name: &'static str,
     prompt: u32,
@@ -67,8 +68,9 @@ const LOADS: [Load; 5] = [
     },
 ];
 
-/// An H100 as measured (`benchmarks/results/gpu-h100-2026-11-26.md`): launch time in milliseconds,
-/// decode steps without their KV reads, and microseconds per prompt token.
+/// An H100 as measured (`benchmarks/results/gpu-h100-2026-11-26.md`): `floor_ms` is the time to
+/// launch a step's kernels, `decode_us` the decode steps without their KV reads, and `costs` the
+/// microseconds for a prompt token and for the KV reads of decodes and of prompts.
 fn h100(name: &'static str, floor_ms: f64, decode_us: &[(u32, f64)], costs: [f64; 3]) -> Device {
     let [token, decode_context, prompt_context] = costs;
     Device {
@@ -103,12 +105,12 @@ fn devices() -> Vec<Device> {
         h100("0.6B", 11.0, &small, [3.0, 41.0, 0.5]),
         h100("8B", 15.0, &middle, [21.7, 57.0, 1.44]),
         h100("30B-A3B", 29.0, &experts, [14.3, 40.0, 1.46]),
-        // With graphs for steps with prompts.
+        // CUDA graphs for steps with prompts, too.
         h100("0.6B, graphs", 2.5, &small, [3.0, 41.0, 0.5]),
         h100("8B, graphs", 7.5, &middle, [21.7, 57.0, 1.44]),
         h100("30B-A3B, graphs", 10.0, &experts, [14.3, 40.0, 1.46]),
         cpu("AMD with AVX-512", Timing::default()),
-        // Median ITL of W1 to W3 and prompts of W4, peers-2026-11-25-amx.md.
+        // From the median ITL of W1 to W3 and the prompts of W4 in peers-2026-11-25-amx.md.
         cpu(
             "Intel with AMX",
             Timing {
@@ -131,11 +133,11 @@ fn devices() -> Vec<Device> {
 struct Outcome {
     /// Output tokens per second.
     rate: f64,
-    /// P99 of the inter-token latency, in decode-only steps of the same size.
+    /// P99 of the inter-token latency, as a multiple of a decode-only step with the same decodes.
     stall: f64,
 }
 
-/// Serves three short requests one by one, then the load.
+/// Serves three short requests one by one, so that the batcher learns, and then the load.
 fn serve(device: &Device, load: &Load, fixed: Option<usize>) -> Outcome {
     let mut batcher = Batcher::new(
         Profile {
@@ -175,13 +177,15 @@ struct Serving<'a> {
     timing: &'a Timing,
     batcher: Batcher,
     now: Duration,
-    /// Duration relative to the decodes alone, and number of decodes.
+    /// For each step with decodes: its duration as a multiple of that of its decodes alone, and the
+    /// number of decodes.
     steps: Vec<(f64, u32)>,
 }
 
 impl Serving<'_> {
-    /// Runs a closed loop of `clients` and returns the output tokens. Answers have half to one and
-    /// a half times `answer` tokens, so that clients do not synchronise.
+    /// Runs a closed loop of `clients`; returns the number of output tokens. The length of an
+    /// answer varies from half to one and a half times `answer` tokens, so that clients do not
+    /// synchronise.
     fn run(&mut self, answer: u32, prompt: u32, clients: usize, requests: usize) -> usize {
         let (mut begun, mut ended, mut tokens) = (0, 0, 0);
         while ended < requests {
@@ -218,7 +222,7 @@ impl Serving<'_> {
     }
 }
 
-/// A step counts once per decode, because it is the latency of that number of tokens.
+/// P99 over tokens, not steps: a step counts once for each of its decodes.
 fn percentile_99(steps: &mut [(f64, u32)]) -> f64 {
     steps.sort_by(|a, b| b.0.total_cmp(&a.0));
     let all: u32 = steps.iter().map(|step| step.1).sum();

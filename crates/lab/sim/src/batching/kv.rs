@@ -14,7 +14,8 @@ pub(super) struct Kv {
     block_size: usize,
     identity: Digest,
     caching: bool,
-    /// Blocks that a running sequence is about to fill, with its arrival number.
+    /// Digests of blocks that a running sequence is about to fill, each with that sequence's
+    /// arrival number.
     claimed: HashMap<Digest, u64>,
 }
 
@@ -41,8 +42,8 @@ impl Kv {
         tokens.div_ceil(self.block_size)
     }
 
-    /// Looks up cached blocks. At least the last known token is recomputed, because its logits are
-    /// needed.
+    /// Looks up the cached blocks of a sequence's prefix. At least the last known token is left to
+    /// compute, because its logits are needed.
     pub(super) fn find(&self, seq: &mut Sequence) -> Found {
         if !self.caching {
             return Found::Blocks(Vec::new());
@@ -72,8 +73,8 @@ impl Kv {
         }
     }
 
-    /// Allocates blocks for all known tokens of a sequence. Returns false if the pool would not
-    /// keep one free block to grow into per `running` sequence.
+    /// Allocates blocks for all known tokens of a sequence. Returns false if the pool would then
+    /// have less than one free block for each of the `running` sequences to grow into.
     pub(super) fn enter(&mut self, seq: &mut Sequence, hits: &[u32], running: usize) -> bool {
         let missing = self.blocks_for(seq.tokens.len()) - hits.len();
         let free_hits = hits
@@ -96,12 +97,12 @@ impl Kv {
         true
     }
 
-    /// Whether a block is already allocated for the next token of a sequence.
+    /// Whether the allocated blocks have room for the next token of a sequence.
     pub(super) fn has_room(&self, seq: &Sequence) -> bool {
         seq.blocks.len() * self.block_size >= seq.tokens.len()
     }
 
-    /// Publishes newly filled blocks under their digests.
+    /// Makes newly filled blocks findable by their digests.
     pub(super) fn publish(&mut self, seq: &mut Sequence) {
         let full = seq.computed / self.block_size;
         if !self.caching || full <= seq.published {
@@ -139,7 +140,8 @@ impl Kv {
         self.names_after(&root(&self.identity, b"", salt), &prompt[..full])
     }
 
-    /// Number of a prompt's tokens with these digests that need not be computed.
+    /// Number of tokens of a prompt, whose blocks have the digests `names`, that need not be
+    /// computed.
     pub(super) fn cached(&self, names: &[Digest], prompt_len: usize) -> usize {
         let limit = names
             .len()
@@ -151,7 +153,8 @@ impl Kv {
         named.take_while(known).count() * self.block_size
     }
 
-    /// A block's digest is the digest of its last unit.
+    /// Digests of full blocks of `tokens` after a `parent`. A block's digest is that of its last
+    /// unit of 16 tokens.
     fn names_after(&self, parent: &Digest, tokens: &[u32]) -> Vec<Digest> {
         let units = chain(&self.identity, Some(parent), tokens);
         let per_block = self.block_size / UNIT;

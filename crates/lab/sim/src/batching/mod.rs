@@ -1,10 +1,11 @@
-//! Continuous batching without arithmetic: step for step the decisions of Penstock's scheduler
-//! (`penstock.scheduler`).
+//! Continuous batching without arithmetic: it makes the decisions of Penstock's scheduler
+//! (`penstock.scheduler`), step for step.
 //!
-//! Within a token budget, a step computes one token per decoding sequence, then prompt chunks, then
-//! new sequences; next to decodes, the mixed-step bound applies. A sequence is admitted with blocks
-//! for all its known tokens. Growth beyond them may preempt the latest arrivals, which are then
-//! recomputed. Requests that share a prefix under computation wait for it.
+//! Within a token budget, a step computes one token for each decoding sequence, then chunks of
+//! prompts, then new sequences. In a step with decodes, the mixed-step bound limits the prompt
+//! tokens. A sequence is admitted with blocks for all tokens it has. If it grows beyond them, it
+//! may preempt the sequences that arrived last, which are then recomputed. Requests that share a
+//! prefix under computation wait for it.
 //!
 //! No clock: the caller passes the start time of each step, and [`Batcher::schedule`] returns its
 //! duration.
@@ -36,19 +37,19 @@ use sequence::{Bounds, Sequence};
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Ask {
     pub(crate) request: TokenRequest,
-    /// Natural length of the answer, if the engine draws no lengths.
+    /// Natural length of the answer in tokens, if the engine draws no lengths.
     pub(crate) natural: Option<u32>,
-    /// Length at which a fault ends the answer early.
+    /// Length in tokens at which a fault ends the answer.
     pub(crate) early_stop: Option<u32>,
 }
 
-/// Exact state of a request, for the oracle.
+/// What is left of a request, exactly, for the oracle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Inside {
-    /// Known tokens without KV after the step in flight; 0 when decoding.
+    /// Number of known tokens that have no KV after the step in flight; 0 when decoding.
     pub(crate) prompt_left: usize,
     pub(crate) outputs_left: usize,
-    /// Tokens with KV.
+    /// Number of tokens that have KV after the step in flight.
     pub(crate) context: usize,
     pub(crate) waiting: bool,
 }
@@ -59,15 +60,15 @@ pub(crate) struct Batcher {
     profile: Profile,
     answers: Answers,
     kv: Kv,
-    /// In order of arrival.
+    /// Running sequences, in order of arrival.
     running: Vec<Sequence>,
-    /// In order of arrival.
+    /// Waiting sequences, in order of arrival.
     waiting: VecDeque<Sequence>,
     outputs: Vec<Output>,
     arrivals: u64,
     in_flight: bool,
     prompts: PromptBudget,
-    /// Fixed budget of prompt tokens next to decodes, instead of the learnt one.
+    /// Fixed budget of prompt tokens in steps with decodes, in place of the learnt one.
     #[cfg(test)]
     fixed: Option<usize>,
     stats: StepStats,
@@ -96,8 +97,8 @@ impl Batcher {
         }
     }
 
-    /// Queues a request, or answers it at once with an error or a rejection. Ids of live requests
-    /// must be unique.
+    /// Queues a request, or answers it immediately with an error or a rejection. No other live
+    /// request may have the same id.
     pub(crate) fn add(&mut self, id: u64, ask: Ask, now: Duration) {
         self.arrivals += 1;
         let refusal = self.refusal(&ask.request);
@@ -117,8 +118,8 @@ impl Batcher {
         }
     }
 
-    /// Cancels a request: at once, or when the step that computes it is applied. Unknown ids are
-    /// ignored.
+    /// Cancels a request: immediately, or, if a step computes it, when that step is applied.
+    /// Unknown ids are ignored.
     pub(crate) fn cancel(&mut self, id: u64) {
         if let Some(at) = self.waiting.iter().position(|seq| seq.id == id) {
             if let Some(mut seq) = self.waiting.remove(at) {
@@ -141,7 +142,7 @@ impl Batcher {
         }
     }
 
-    /// Number of live requests.
+    /// Number of requests that have neither ended nor been cancelled.
     fn live(&self) -> usize {
         let ended = |seq: &&Sequence| !seq.cancelled;
         self.waiting.len() + self.running.iter().filter(ended).count()
@@ -180,7 +181,7 @@ impl Batcher {
     // Scheduling.
 
     /// Starts the next step at `now` and returns its duration; `None` if there is nothing to
-    /// compute. A step in flight must be applied first.
+    /// compute. The previous step must have been applied.
     pub(crate) fn schedule(&mut self, now: Duration) -> Option<Duration> {
         debug_assert!(!self.in_flight, "one step at a time");
         let mut budget = self.profile.max_num_batched_tokens as usize;
@@ -232,8 +233,8 @@ impl Batcher {
         tokens
     }
 
-    /// Allocates a block for a sequence, preempting later arrivals if necessary. Returns false if
-    /// the sequence must skip this step.
+    /// Allocates a block for a running sequence, if necessary by preempting later arrivals. Returns
+    /// false if there is none, so that the sequence must skip this step.
     fn grow(&mut self, at: usize) -> bool {
         loop {
             if let Some(block) = self.kv.pool.take() {
@@ -266,7 +267,8 @@ impl Batcher {
         budget - left
     }
 
-    /// First come, first served, except that sequences waiting for a prefix are overtaken.
+    /// Admits waiting sequences in order of arrival, except that others overtake a sequence that
+    /// waits for a prefix under computation.
     fn admit(&mut self, mut budget: usize, now: Duration) {
         let mut at = 0;
         while at < self.waiting.len()
@@ -318,8 +320,8 @@ impl Batcher {
 
     // Results.
 
-    /// Ends the step in flight. Returns its outputs, and the outputs of requests that ended without
-    /// a step since the last call.
+    /// Ends the step in flight. Returns its outputs, and those of requests that have ended outside
+    /// of a step since the last call.
     pub(crate) fn apply(&mut self) -> Step {
         self.in_flight = false;
         let mut at = 0;
@@ -361,8 +363,8 @@ impl Batcher {
         self.take_step()
     }
 
-    /// Outputs of requests that ended without a step since the last call, as a STEP of zero tokens;
-    /// also used as heartbeat.
+    /// The outputs of requests that have ended outside of a step since the last call, as a step of
+    /// zero tokens. Without outputs it is a heartbeat.
     pub(crate) fn idle_step(&mut self) -> Step {
         self.stats.batch_tokens = 0;
         self.stats.step_ms = 0.0;
@@ -376,7 +378,7 @@ impl Batcher {
         }
     }
 
-    /// Live requests: running ones first, each group in order of arrival.
+    /// The live requests: running ones first, then waiting ones, both in order of arrival.
     pub(crate) fn inside(&self) -> impl Iterator<Item = Inside> {
         let of = |seq: &Sequence, waiting| {
             let left = seq.remaining() - seq.work;
@@ -392,27 +394,28 @@ impl Batcher {
         running.chain(self.waiting.iter().map(move |seq| of(seq, true)))
     }
 
-    /// The learnt budget of mixed steps.
+    /// The learnt budget of prompt tokens in steps with decodes.
     pub(crate) fn prompts(&self) -> &PromptBudget {
         &self.prompts
     }
 
-    /// Digests of a prompt's full blocks without a salt; the same for equal engines.
+    /// Digests of a prompt's full blocks, without a cache salt. Equal engines give equal digests.
     pub(crate) fn names(&self, prompt: &[u32]) -> Vec<Digest> {
         self.kv.names(&[], prompt)
     }
 
-    /// Number of a prompt's tokens with these digests whose KV is cached.
+    /// Number of tokens of a prompt, whose blocks have the digests `names`, that need not be
+    /// computed.
     pub(crate) fn cached(&self, names: &[Digest], prompt_len: usize) -> usize {
         self.kv.cached(names, prompt_len)
     }
 
-    /// Adds an output to the next step, for a request that the batcher no longer has.
+    /// Adds an output for a request that the batcher no longer has; the next step returns it.
     pub(crate) fn answer(&mut self, output: Output) {
         self.outputs.push(output);
     }
 
-    /// Whether outputs are pending without a step.
+    /// Whether outputs wait to be returned.
     pub(crate) fn has_outputs(&self) -> bool {
         !self.outputs.is_empty()
     }
@@ -422,7 +425,7 @@ impl Batcher {
         self.running.is_empty() && self.waiting.is_empty()
     }
 
-    /// Current counters.
+    /// The current counters of the engine.
     pub(crate) fn stats(&self) -> StepStats {
         let free = self.kv.pool.available() as u32;
         StepStats {
@@ -435,7 +438,7 @@ impl Batcher {
 
     // Preemption and removal.
 
-    /// Moves a sequence back to the queue with all its tokens.
+    /// Moves a running sequence back to the queue. It keeps its tokens and loses its KV.
     fn preempt(&mut self, at: usize) {
         self.stats.preemptions_total += 1;
         let mut seq = self.running.remove(at);
@@ -458,7 +461,8 @@ impl Batcher {
         self.kv.vacate(&mut seq);
     }
 
-    /// The first inconsistency of the bookkeeping, if any. O(blocks), for tests.
+    /// Describes the first inconsistency of the bookkeeping, if there is one. Takes time linear in
+    /// the blocks: for tests.
     pub(crate) fn fault(&self) -> Option<String> {
         let tables = self.running.iter().map(|seq| seq.blocks.as_slice());
         let limit = self.profile.max_num_seqs as usize;

@@ -1,20 +1,22 @@
-//! Ownership of KV blocks, as in `penstock.kv.pool`.
+//! Which sequences own which KV blocks, as in `penstock.kv.pool`.
 
 use std::collections::{BTreeMap, HashMap};
 
 use penstock_prefix::Digest;
 
-/// Blocks 0 .. `num_blocks`, each with zero or more owners and optionally published under a digest.
+/// Blocks 0 to `num_blocks` - 1. Each has any number of owners, and may be published under a
+/// digest.
 ///
-/// A free block is blank (reused first, in LIFO order), untouched (reused next), or cached: still
-/// published, found by [`Self::find`], and reused last, in LRU order.
+/// A block without owners is free. Free blocks are reused in this order: blank ones, which have no
+/// digest (last freed first); untouched ones, never used before; cached ones, which [`Self::find`]
+/// still finds (least recently used first).
 #[derive(Debug)]
 pub(super) struct BlockPool {
     blocks: Vec<Block>,
     available: usize,
     by_digest: HashMap<Digest, u32>,
     blank: Vec<u32>,
-    /// Cached blocks by time of release.
+    /// Cached blocks, by the number of their release.
     cached: BTreeMap<u64, u32>,
     untouched: u32,
     releases: u64,
@@ -24,7 +26,7 @@ pub(super) struct BlockPool {
 struct Block {
     references: u32,
     digest: Option<Digest>,
-    /// Key in `cached` while it is cached.
+    /// Number of its release, the key in `cached` while it is cached.
     released: u64,
 }
 
@@ -50,7 +52,7 @@ impl BlockPool {
         self.available
     }
 
-    /// Allocates a free block with one owner; `None` if there is none.
+    /// Allocates a free block to one owner; `None` if no block is free.
     pub(super) fn take(&mut self) -> Option<u32> {
         let block = match self.blank.pop() {
             Some(block) => block,
@@ -65,7 +67,7 @@ impl BlockPool {
         Some(block)
     }
 
-    /// Adds an owner to a block found by [`Self::find`].
+    /// Adds an owner to a block that [`Self::find`] found.
     pub(super) fn share(&mut self, block: u32) {
         let state = &mut self.blocks[block as usize];
         if state.references == 0 {
@@ -75,7 +77,7 @@ impl BlockPool {
         state.references += 1;
     }
 
-    /// Drops one owner of each block. The tail of a prefix becomes reusable before its head.
+    /// Removes one owner of each block. The end of a prefix becomes reusable before its start.
     pub(super) fn release(&mut self, blocks: &[u32]) {
         for &block in blocks.iter().rev() {
             let state = &mut self.blocks[block as usize];
@@ -94,7 +96,8 @@ impl BlockPool {
         }
     }
 
-    /// Publishes an owned block under a digest. The first block with a digest keeps it.
+    /// Publishes an owned block under a digest. If another block has the digest already, that one
+    /// keeps it.
     pub(super) fn publish(&mut self, block: u32, digest: Digest) {
         let state = &mut self.blocks[block as usize];
         if state.digest.is_none() && *self.by_digest.entry(digest).or_insert(block) == block {
@@ -118,7 +121,8 @@ impl BlockPool {
         Some(block)
     }
 
-    /// The first inconsistency, given the block tables of all owners.
+    /// Describes the first inconsistency, if there is one. `tables` are the block tables of all
+    /// owners.
     pub(super) fn fault<'a>(&self, tables: impl Iterator<Item = &'a [u32]>) -> Option<String> {
         let mut owners = vec![0; self.blocks.len()];
         tables.flatten().for_each(|&b| owners[b as usize] += 1);

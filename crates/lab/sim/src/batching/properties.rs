@@ -1,5 +1,5 @@
 #![allow(clippy::unwrap_used)]
-//! Invariants for arbitrary requests.
+//! Invariants of the batcher for arbitrary requests.
 
 use std::collections::HashMap;
 
@@ -24,7 +24,7 @@ enum Event {
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let event = prop_oneof![
-        // Few distinct starts, so that prefixes are shared.
+        // Few distinct first tokens, so that requests share prefixes.
         3 => (0..4u32, 1..90u32, 1..60u32).prop_map(|(from, length, max_tokens)| Event::Add {
             from: 1 + from * 100,
             length,
@@ -105,8 +105,8 @@ proptest! {
             if record.finishes == [Finish::Length] {
                 prop_assert_eq!(record.tokens.len() as u32, max_tokens);
             }
-            // Preempted or not, cached or not: the answer is a prefix of the answer to the request
-            // alone.
+            // Preempted or not, cached or not: the answer is a prefix of the one that the request
+            // gets when it is alone.
             let roomy = Profile { num_blocks: 64, ..profile.clone() };
             let mut alone = Run::new(roomy);
             alone.add(0, ask(from, length, max_tokens));

@@ -1,4 +1,4 @@
-//! A request in the batcher.
+//! A request in the batcher, from its arrival to its end.
 
 use std::time::Duration;
 
@@ -7,41 +7,42 @@ use penstock_wire::{Finish, Output, TokenRequest};
 
 use crate::answers::Answer;
 
-/// It has `tokens.len()` known tokens (prompt and answer) and the KV of the first `computed` ones.
-/// Prefill, decode and recomputation differ in these two numbers only.
+/// The request has `tokens.len()` known tokens (of prompt and answer), and KV of the first
+/// `computed` ones. Prefill, decode and recomputation differ in these two numbers alone.
 #[derive(Debug)]
 pub(super) struct Sequence {
     pub(super) id: u64,
-    /// Arrival number, its priority.
+    /// Arrival number. A lower one has priority.
     pub(super) order: u64,
     pub(super) prompt_len: usize,
-    /// The request ends with a vector instead of its first token.
+    /// Whether the request ends with a vector in place of its first token.
     pub(super) pool: bool,
-    /// Number of known tokens at which it ends with finish reason `length`.
+    /// Number of known tokens at which the request ends with finish reason `length`.
     length_limit: usize,
-    /// Number of known tokens up to which stop tokens have no effect.
+    /// Number of known tokens up to which stop tokens do not end the request.
     min_length: usize,
     stops: Vec<u32>,
-    /// Number of known tokens at which a fault ends it.
+    /// Number of known tokens at which a fault ends the request.
     early_stop: Option<usize>,
     pub(super) reads_cache: bool,
     pub(super) salt: Vec<u8>,
-    /// Alternatives per answer token.
+    /// Number of alternatives for each answer token; `None`: no log-probabilities.
     pub(super) logprobs: Option<u8>,
-    /// Alternatives per prompt token, until they are sent.
+    /// Number of alternatives for each prompt token; `None`: no log-probabilities, or they have
+    /// been sent.
     pub(super) prompt_logprobs: Option<u8>,
     pub(super) answer: Answer,
     pub(super) tokens: Vec<u32>,
     pub(super) computed: usize,
-    /// Tokens computed by the step in flight; 0 if it is not in the step.
+    /// Number of tokens that the step in flight computes; 0 if the sequence is not in the step.
     pub(super) work: usize,
     pub(super) cancelled: bool,
     pub(super) blocks: Vec<u32>,
-    /// Digests of full blocks computed so far.
+    /// Digests of its leading full blocks, as far as they have been computed.
     pub(super) digests: Vec<Digest>,
-    /// Number of leading blocks published in the pool.
+    /// Number of its leading blocks that are published in the pool.
     pub(super) published: usize,
-    /// Digest of a shareable block that a running sequence is computing.
+    /// Digest of a block that it can share once a running sequence has computed it.
     pub(super) awaits: Option<Digest>,
     arrived: Duration,
     first_schedule: Option<Duration>,
@@ -49,7 +50,7 @@ pub(super) struct Sequence {
     started: bool,
 }
 
-/// Limits from the engine and the fault.
+/// Limits that come from the engine, and from a fault.
 pub(super) struct Bounds {
     pub(super) max_model_len: usize,
     pub(super) eos: u32,
@@ -104,22 +105,22 @@ impl Sequence {
         self.tokens.len() - self.computed
     }
 
-    /// Number of tokens until its length limit.
+    /// Number of tokens that it may still get before its length limit.
     pub(super) fn outputs_left(&self) -> usize {
         self.length_limit.saturating_sub(self.tokens.len())
     }
 
-    /// Whether its next token needs a decode and is not in the step in flight.
+    /// Whether its next token needs a decode, and the step in flight does not compute it.
     pub(super) fn decodes(&self) -> bool {
         self.work == 0 && self.remaining() == 1
     }
 
-    /// Index of the next answer token, from 1.
+    /// Number of the next answer token, counted from 1.
     pub(super) fn next_number(&self) -> u32 {
         (self.tokens.len() - self.prompt_len + 1) as u32
     }
 
-    /// Records an admission. Returns true for the first one.
+    /// Records an admission to the running sequences. Returns true for the first one.
     pub(super) fn enter(&mut self, now: Duration) -> bool {
         if self.first_schedule.is_some() {
             return false;
@@ -129,7 +130,7 @@ impl Sequence {
         true
     }
 
-    /// Appends a sampled token; the output contains the finish reason.
+    /// Appends a sampled token. The output has the finish reason, if this token ends the request.
     pub(super) fn advance(&mut self, token: u32) -> Output {
         self.tokens.push(token);
         let known = self.tokens.len();
@@ -146,7 +147,8 @@ impl Sequence {
         output
     }
 
-    /// An output without tokens. The first output has the cached tokens and the queue time.
+    /// An output without tokens. The first output also has the number of cached tokens and the time
+    /// in the queue.
     pub(super) fn output(&mut self) -> Output {
         let first = !std::mem::replace(&mut self.started, true);
         let queued = self

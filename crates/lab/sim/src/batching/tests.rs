@@ -1,5 +1,5 @@
 #![allow(clippy::unwrap_used)]
-//! Step timings computed manually.
+//! Times of steps, compared with values computed by hand (in ms in the comments).
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use crate::timing::Timing;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// A step costs 1 ms, plus 1 ms per decode and 0.1 ms per prompt token.
+/// A step takes 1 ms, plus 1 ms per decode and 0.1 ms per prompt token.
 pub(super) fn profile() -> Profile {
     Profile {
         max_model_len: 1024,
@@ -124,7 +124,7 @@ fn one_request_alone() {
     let mut run = Run::new(profile());
     run.add(1, ask(1, 10, 4));
     let record = &run.finish()[&1];
-    // The prompt: 1 + 10 x 0.1. Then decodes: 1 + 1.
+    // The prompt's step: 1 + 10 x 0.1. Each decode step: 1 + 1.
     assert_eq!(millis(&record.times), [2.0, 4.0, 6.0, 8.0]);
     assert_eq!(record.finishes, [Finish::Length]);
 }
@@ -133,7 +133,7 @@ fn one_request_alone() {
 fn a_long_prompt_comes_in_chunks_of_the_budget() {
     let mut run = Run::new(profile());
     run.add(1, ask(1, 150, 2));
-    // 64 + 64 + 22 tokens: 7.4 + 7.4 + 3.2.
+    // Steps of 64, 64 and 22 prompt tokens take 7.4 + 7.4 + 3.2.
     assert_eq!(millis(&run.finish()[&1].times), [18.0, 20.0]);
 }
 
@@ -175,8 +175,8 @@ fn a_prompt_beside_a_decode_is_bounded_by_what_steps_took() {
     assert!(run.step());
     run.add(2, ask(200, 80, 1));
     let records = run.finish();
-    // The decode alone is measured twice, 2 ms each. Then the minimum of 32 tokens, twice: 2.88 ms
-    // more. 16 remain.
+    // Two steps decode alone, 2 ms each, and measure that. Two more have the minimum of 32 prompt
+    // tokens too, which adds 2.88 ms. 16 prompt tokens remain.
     let ends = [2.8, 4.8, 6.8, 11.68, 16.56, 20.0, 22.0];
     assert_eq!(millis(&records[&1].times), ends);
     assert_eq!(millis(&records[&2].times), [20.0]);
@@ -208,7 +208,8 @@ fn context_costs_by_what_is_attended_to() {
         ..profile()
     });
     run.add(1, ask(1, 100, 2));
-    // Pairs: 64 x 65 / 2 = 2080, then 36 x 64 + 36 x 37 / 2 = 2970. Decode: 101.
+    // Pairs of tokens: 64 x 65 / 2 = 2080, then 36 x 64 + 36 x 37 / 2 = 2970. The decode attends to
+    // 101.
     let expected = [1.0 + 2.080 + 1.0 + 2.970, 1.0 + 0.101];
     let times = millis(&run.finish()[&1].times);
     assert!((times[0] - expected[0]).abs() < 1e-6);
@@ -288,7 +289,7 @@ fn exhausted_blocks_preempt_the_latest_which_loses_nothing() {
     run.add(1, ask(1, 30, 40));
     run.add(2, ask(500, 30, 40));
     while run.step() {}
-    // 70 tokens are 5 blocks each.
+    // Both requests reach 70 tokens, which are 5 blocks.
     assert!(run.batcher.stats().preemptions_total > 0);
     let both = run.finish();
     for id in [1, 2] {
@@ -321,7 +322,7 @@ fn what_never_fits_is_an_error() {
     for id in 1..=4 {
         assert_eq!(records[&id].finishes, [Finish::Unfit], "{id}");
     }
-    // The last one grew until the pool was full.
+    // The last request grew until the pool was full.
     assert_eq!(records[&4].tokens.len(), 3);
 }
 

@@ -1,5 +1,5 @@
-//! The gateway of a replay: a real gateway's fleet in virtual time, and an index of the prefixes
-//! that it has sent.
+//! The gateway in a replay: a real gateway's fleet in virtual time, and an index of the prefixes
+//! that it has sent to each replica.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,11 +8,11 @@ use penstock_fleet::{InFlight, Outcome, Reported, Settings, VirtualFleet};
 use penstock_prefix::PrefixIndex;
 use penstock_routing::{CacheState, Replica, ReplicaId, Unknown};
 
-/// One gateway. Replica ids start at 0.
+/// A gateway. The ids of its replicas start at 0.
 #[derive(Debug)]
 pub(super) struct Gateway {
     fleet: VirtualFleet,
-    /// Requests in flight.
+    /// Requests in flight, by their number.
     open: HashMap<usize, InFlight>,
     index: PrefixIndex,
     holders: Vec<u32>,
@@ -20,13 +20,14 @@ pub(super) struct Gateway {
     capacities: Vec<f32>,
     links_sent: Vec<usize>,
     block_tokens: f32,
-    /// The last reports, if only metrics count.
+    /// The last report of each replica, if the gateway knows nothing but its metrics (without
+    /// reservations).
     metrics_alone: Option<Vec<Reported>>,
 }
 
 impl Gateway {
-    /// `capacities`: size of each replica's KV pool in tokens; `stale`: maximum age of a valid
-    /// poll.
+    /// `capacities` are the sizes of the replicas' KV pools in tokens. A report counts at least
+    /// until it is as old as `stale`.
     pub(super) fn new(
         capacities: Vec<f32>,
         block_tokens: u32,
@@ -48,8 +49,8 @@ impl Gateway {
         }
     }
 
-    /// Estimated cached tokens of a prompt with these links on each replica, and the tokens that no
-    /// replica has.
+    /// Number of tokens that each replica is estimated to have cached, of a prompt with these links
+    /// (hashes of its prefixes); and the part of the prompt that no replica has.
     pub(super) fn cached(&self, links: &[u64], prompt_tokens: f32) -> (Vec<f32>, Option<Unknown>) {
         let matched = self.index.matches(links, &self.holders);
         let tokens = |links: usize| (links as f32 * self.block_tokens).min(prompt_tokens);
@@ -62,7 +63,7 @@ impl Gateway {
         (matched.into_iter().map(tokens).collect(), unknown)
     }
 
-    /// State of each replica's prefix cache.
+    /// Estimated state of each replica's prefix cache.
     pub(super) fn caches(&self) -> Vec<CacheState> {
         let one = |(holder, tokens): (&u32, &f32)| CacheState {
             fill: self.index.len_of(*holder) as f32 * self.block_tokens / tokens,
@@ -71,7 +72,8 @@ impl Gateway {
         self.holders.iter().zip(&self.capacities).map(one).collect()
     }
 
-    /// Number of new links ever sent to each replica: SMG's tree at its default size forgets none.
+    /// Number of new links that have ever been sent to each replica; SMG's tree at its default size
+    /// forgets none.
     pub(super) fn links_sent(&self) -> &[usize] {
         &self.links_sent
     }
@@ -80,7 +82,7 @@ impl Gateway {
         self.fleet.advance(now);
     }
 
-    /// The routing's current view of the replicas.
+    /// What routing knows of the replicas now.
     pub(super) fn view(&self) -> Vec<Replica> {
         let mut replicas = self.fleet.fleet().view().replicas;
         let reported = self.metrics_alone.iter().flatten();
@@ -92,7 +94,7 @@ impl Gateway {
         replicas
     }
 
-    /// Records a request that is sent.
+    /// Records that a request was sent to replica `to`.
     pub(super) fn sent(&mut self, id: usize, to: usize, links: &[u64], prompt: f32) {
         let matched = self.index.matches(links, &[to as u32])[0];
         let uncached = (prompt - matched as f32 * self.block_tokens).max(1.0);
@@ -104,7 +106,7 @@ impl Gateway {
         self.open.insert(id, in_flight);
     }
 
-    /// Records output tokens.
+    /// Records `count` output tokens of a request.
     pub(super) fn tokens(&mut self, id: usize, count: u32) {
         if let Some(in_flight) = self.open.get_mut(&id) {
             in_flight.first_token();
@@ -112,14 +114,14 @@ impl Gateway {
         }
     }
 
-    /// Records the end of an answer.
+    /// Records the end of a request's answer.
     pub(super) fn ended(&mut self, id: usize) {
         if let Some(in_flight) = self.open.remove(&id) {
             in_flight.end(Outcome::Served);
         }
     }
 
-    /// Records a replica's report.
+    /// Records a report of a replica.
     pub(super) fn polled(&mut self, replica: usize, reported: Reported) {
         if let Some(last) = &mut self.metrics_alone {
             last[replica] = reported.clone();

@@ -1,13 +1,13 @@
-//! Replays a trace on modelled replicas behind a modelled gateway in virtual time, to evaluate a
-//! profile's choices.
+//! Replays a trace on modelled replicas behind a modelled gateway, in virtual time, to evaluate how
+//! a profile chooses.
 //!
 //! ```text
 //!  arrivals --> gateway: view of the replicas, prefix index, measured pace --policy--> batcher i
 //!                 ^------------- metrics at each poll, tokens as they come ---------------'
 //! ```
 //!
-//! The gateway has the information of a real one: metrics as old as the last poll, the requests
-//! that it sent and the responses. No messages are lost, and they take no time.
+//! The gateway knows what a real one knows: metrics as old as the last poll, the requests that it
+//! sent, and the responses. Messages are never lost and take no time.
 
 mod gateway;
 mod oracle;
@@ -22,7 +22,8 @@ mod tests;
 use crate::config::{SimError, read};
 
 /// Replays a setup and returns a report, both in JSON. `progress` is called from time to time with
-/// the number of requests arrived and their total; false ends the replay.
+/// the number of requests that have arrived and the number of all; if it returns false, the replay
+/// ends.
 ///
 /// # Errors
 /// The setup is invalid, or `progress` returned false.

@@ -1,9 +1,10 @@
-//! An oracle with access to each replica's queue, cache and all answer lengths. It simulates each
-//! choice to its end as if nothing else arrived, and takes the one with the least total cost: the
-//! new request's time to first token and to its end, plus the delay of other requests.
+//! A policy that knows each replica's queue and cache and the lengths of all answers. It simulates
+//! each choice to its end as if no further requests arrived, and takes the one with the least cost:
+//! the new request's time to its first token, plus its time to its end, plus the delay of other
+//! requests.
 //!
-//! It is greedy: it ignores later arrivals and cache evictions caused by its choice. It is
-//! therefore a baseline, not a bound.
+//! It is greedy: it ignores later arrivals, and cached blocks that its choice evicts. It is
+//! therefore a baseline, not an upper bound.
 
 use std::time::Duration;
 
@@ -20,18 +21,19 @@ pub(super) struct Outlook {
     pub(super) first: f64,
     /// Seconds until its end.
     pub(super) end: f64,
-    /// Total seconds by which it delays the ends of other requests.
+    /// Seconds by which it delays the ends of other requests, summed over them.
     pub(super) others: f64,
 }
 
-/// Index of the choice with the least cost.
+/// Index of the outlook with the least cost.
 pub(super) fn best(outlooks: &[Outlook]) -> usize {
     let cost = |at: &usize| outlooks[*at].first + outlooks[*at].end + outlooks[*at].others;
     let least = (0..outlooks.len()).min_by(|a, b| cost(a).total_cmp(&cost(b)));
     least.unwrap_or(0)
 }
 
-/// Simulates `inside` with and without `newcomer`, starting in `begins` seconds.
+/// Simulates the requests `inside` a replica with and without `newcomer`. The first step starts
+/// after `begins` seconds.
 pub(super) fn outlook(
     profile: &Profile,
     prompts: &PromptBudget,
@@ -61,7 +63,8 @@ struct Times {
     end: f64,
 }
 
-/// Simulates steps like the batcher, without blocks; consecutive decode-only steps are merged.
+/// Simulates steps as the batcher makes them, but without blocks; equal consecutive steps that only
+/// decode are computed as one.
 fn play(
     profile: &Profile,
     mut prompts: PromptBudget,
@@ -79,7 +82,7 @@ fn play(
             (!one.1.waiting && *work == 0 && one.1.prompt_left == 0).then_some(one.1)
         };
         let decoding: Vec<Inside> = left.iter().zip(&work).filter_map(decodes).collect();
-        // Not merged while prompts wait: they get tokens once the cost of the decodes alone is
+        // Not merged while prompts wait: these get tokens once the cost of the decodes alone is
         // known.
         let in_turn = left
             .iter()
@@ -118,7 +121,7 @@ fn play(
     times
 }
 
-/// Admits waiting requests in order while slots and blocks are available.
+/// Admits waiting requests in order, as long as there are slots and KV tokens for them.
 fn admit(profile: &Profile, left: &mut [(usize, Inside)]) {
     let known = |one: &Inside| one.context + one.prompt_left;
     let running = left.iter().filter(|(_, one)| !one.waiting);
@@ -138,7 +141,7 @@ fn admit(profile: &Profile, left: &mut [(usize, Inside)]) {
     }
 }
 
-/// Prompt tokens of each request in the next step.
+/// Number of prompt tokens of each request that the next step computes.
 fn works(profile: &Profile, prompts: &PromptBudget, left: &[(usize, Inside)]) -> Vec<usize> {
     let decodes = left
         .iter()
@@ -155,7 +158,7 @@ fn works(profile: &Profile, prompts: &PromptBudget, left: &[(usize, Inside)]) ->
     work.collect()
 }
 
-/// Duration of one of `steps` equal steps.
+/// Duration of one step, of `steps` equal ones.
 fn step(
     profile: &Profile,
     left: &[(usize, Inside)],

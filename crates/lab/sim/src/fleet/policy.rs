@@ -6,24 +6,26 @@ use super::oracle;
 use super::setup::PolicyChoice;
 use crate::config::SimError;
 
-/// Rule of SGLang's and SMG's routers with their default values: minimum share of a matched prompt
-/// at which its prefix decides.
+/// From the rule of SGLang's and SMG's routers, with their default values: share of the prompt that
+/// a cached prefix must exceed for the prefix to decide.
 const MATCH_SHARE: f32 = 0.3;
-/// Minimum load difference of an unbalanced fleet.
+/// In the same rule, a fleet is unbalanced if the highest load exceeds the lowest by more than this
+/// number of requests and by more than the factor `MORE_TIMES`.
 const MORE_BY: f32 = 64.0;
-/// Minimum load ratio of an unbalanced fleet.
+/// Factor between the highest and the lowest load; see `MORE_BY`.
 const MORE_TIMES: f32 = 1.5;
 
 #[derive(Debug)]
 pub(super) enum Policy {
     Profile(Profile),
-    /// The longest prefix, or the smallest tree if the prefix is short; the least load if the fleet
-    /// is unbalanced.
+    /// The rule of SGLang's and SMG's routers: the replica with the longest cached prefix, or, if
+    /// that is short, the one with the smallest prefix tree; in an unbalanced fleet, the one with
+    /// the least load.
     CacheAware,
     Oracle,
 }
 
-/// Inputs of a decision.
+/// What a decision is based on.
 pub(super) struct Asked<'a> {
     pub(super) view: &'a [Replica],
     pub(super) cached: &'a [f32],
@@ -46,7 +48,7 @@ impl Policy {
         })
     }
 
-    /// Index of the chosen replica. `outlooks` is evaluated for the oracle only.
+    /// Index of the chosen replica. `outlooks` is called for the oracle alone.
     pub(super) fn choose(
         &self,
         asked: &Asked<'_>,

@@ -1,9 +1,10 @@
-//! Synthetic prompts generated from block names.
+//! Synthetic prompts, made from the names that a trace has for their blocks.
 
 use super::setup::Arrival;
 use crate::random;
 
-/// Links of a prompt's full blocks, one per prefix. Empty if the trace names no blocks.
+/// Links (hashes of prefixes) of a prompt, one for each full block. Empty if the trace names no
+/// blocks.
 pub(super) fn links(arrival: &Arrival, block_tokens: u32) -> Vec<u64> {
     let full = (arrival.input_tokens / block_tokens) as usize;
     let mut link = 0;
@@ -14,8 +15,8 @@ pub(super) fn links(arrival: &Arrival, block_tokens: u32) -> Vec<u64> {
     arrival.blocks.iter().take(full).map(fold).collect()
 }
 
-/// Token ids below `vocab_size`. Equal blocks have equal tokens; unnamed blocks of request number
-/// `number` are unique.
+/// Token ids of a prompt, below `vocab_size`. Blocks of the same name have equal tokens; blocks
+/// without a name are unique to request number `number`.
 pub(super) fn tokens(
     arrival: &Arrival,
     number: usize,
@@ -33,7 +34,7 @@ pub(super) fn tokens(
         let many = left.min(block_tokens as usize) as u64;
         let token = |place: u64| {
             let mixed = key.wrapping_add(place.wrapping_mul(0x9E37_79B9_7F4A_7C15));
-            // The high half of a product with the vocabulary size: a range reduction without
+            // The high half of a product with the vocabulary size reduces the range without a
             // division.
             (((mixed >> 32) * u64::from(vocab_size)) >> 32) as u32
         };

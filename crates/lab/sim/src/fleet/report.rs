@@ -1,25 +1,26 @@
-//! Results of a replay: columns with one value per request, and samples of the fleet.
+//! Results of a replay: columns with one value for each request, and samples of the fleet.
 
 use serde::Serialize;
 
-/// Times are seconds of the trace; NaN (null in JSON) if missing.
+/// Times are in seconds, points in time since the start of the trace. Missing ones are NaN (null in
+/// JSON).
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Report {
     pub(super) sent: Vec<f64>,
     pub(super) ttft: Vec<f64>,
-    /// Time per output token after the first.
+    /// Mean time per output token, without the first one.
     pub(super) tpot: Vec<f64>,
     pub(super) end: Vec<f64>,
     pub(super) replica: Vec<u32>,
     pub(super) prompt_tokens: Vec<u32>,
     pub(super) output_tokens: Vec<u32>,
-    /// Prompt tokens that were cached on the replica.
+    /// Number of prompt tokens that the replica had cached.
     pub(super) cached: Vec<u32>,
-    /// Prompt tokens that the gateway expected to be cached there.
+    /// Number of prompt tokens that the gateway expected the replica to have cached.
     pub(super) expected: Vec<f32>,
-    /// TTFT that the gateway predicted for the chosen replica.
+    /// TTFT that the gateway predicted at its choice of the replica.
     pub(super) foretold: Vec<f64>,
-    /// Number of requests that did not end by length.
+    /// Number of requests that ended otherwise than by reaching their length.
     pub(super) failed: usize,
     pub(super) preemptions: u64,
     /// KV use of each replica, in [0, 1], sampled every second.

@@ -1,4 +1,4 @@
-//! The event loop: arrivals, ends of steps and polls, in order of time.
+//! The event loop of a replay: arrivals, ends of steps and polls, in order of time.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -21,10 +21,10 @@ use crate::profile::Profile;
 use crate::random::mix;
 
 const SAMPLE: Duration = Duration::from_secs(1);
-/// Requests between two progress calls.
+/// Number of arrivals from one call of `progress` to the next.
 const PROGRESS: usize = 64;
 
-/// An event; simultaneous events are processed in this order.
+/// An event. Simultaneous events are processed in the order of the variants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     /// A replica's step ends.
@@ -40,7 +40,7 @@ enum Event {
 struct Node {
     profile: Profile,
     batcher: Batcher,
-    /// End of the step in flight.
+    /// When the step in flight ends; `None`: no step is in flight.
     busy: Option<Duration>,
 }
 
@@ -49,11 +49,11 @@ pub(super) struct Run {
     policy: Policy,
     nodes: Vec<Node>,
     gateways: Vec<Gateway>,
-    /// Gateway of each request.
+    /// Index of the gateway that each request goes to.
     asked: Vec<usize>,
     events: BinaryHeap<Reverse<(Duration, Event)>>,
     poll: Duration,
-    /// Number of live requests.
+    /// Number of requests that have not ended.
     open: usize,
     first: Vec<Option<f64>>,
     report: Report,
@@ -111,7 +111,7 @@ impl Run {
     ) -> Result<Report, SimError> {
         let nodes = self.nodes.len() as u32;
         for node in 0..nodes {
-            // Staggered: a poller polls its targets in turn.
+            // Polls are staggered, because a poller visits its targets in turn.
             self.at(self.poll * node / nodes, Event::Poll(node as usize));
         }
         self.at(Duration::ZERO, Event::Sample);
@@ -282,12 +282,13 @@ impl Node {
     }
 }
 
-/// The gateway of a request: a random one, as behind a connection load balancer.
+/// Index of the gateway that a request goes to: a random one, as behind a load balancer of
+/// connections.
 fn gateway_of(setup: &Setup, id: usize) -> usize {
     (mix(mix(setup.seed) ^ id as u64) % setup.gateways.max(1) as u64) as usize
 }
 
-/// Predicted outcome of a prompt on each replica.
+/// Predicts how the prompt would fare on each replica.
 fn outlooks(nodes: &[Node], prompt: &[u32], arrival: &Arrival, now: Duration) -> Vec<Outlook> {
     let names: Vec<Digest> = nodes[0].batcher.names(prompt);
     let outlook = |node: &Node| {

@@ -1,25 +1,26 @@
-//! Setup of a replay: JSON from `penstock_lab.bench.fleet`.
+//! The setup of a replay: JSON from `penstock_lab.bench.fleet`.
 
 use penstock_routing::ProfileSpec;
 use serde::Deserialize;
 
 use crate::config::ProfileChoice;
 
-/// A fleet, its arrivals, and the routing policy.
+/// A fleet, the requests that arrive, and the routing policy.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Setup {
-    /// One per replica.
+    /// The engine of each replica.
     pub(super) engines: Vec<ProfileChoice>,
     pub(super) policy: PolicyChoice,
     /// Interval between two polls of a replica's metrics, in seconds.
     pub(super) poll_s: f64,
-    /// Whether requests in flight count before metrics include them; otherwise only metrics count.
+    /// Whether requests in flight count before metrics show them. If not, nothing but metrics
+    /// counts.
     pub(super) reservations: bool,
-    /// Number of gateways. They share the arrivals at random and do not communicate.
+    /// Number of gateways. Each arrival goes to a random one; they do not communicate.
     #[serde(default = "one")]
     pub(super) gateways: usize,
-    /// Tokens per block in `Arrival::blocks`.
+    /// Number of tokens in each block that `Arrival::blocks` names.
     pub(super) block_tokens: u32,
     pub(super) seed: u64,
     /// In ascending order of time.
@@ -30,7 +31,7 @@ fn one() -> usize {
     1
 }
 
-/// Routing policy.
+/// What chooses a replica for each request.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum PolicyChoice {
@@ -43,10 +44,11 @@ pub(super) enum PolicyChoice {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Arrival {
-    /// Seconds after the first arrival.
+    /// Arrival time in seconds after the first arrival.
     pub(super) at: f64,
     pub(super) input_tokens: u32,
     pub(super) output_tokens: u32,
-    /// A name for each block of the prompt; empty = the prompt shares nothing.
+    /// A name for each block of the prompt: equal names stand for equal blocks. Empty: the prompt
+    /// shares no prefix.
     pub(super) blocks: Vec<u64>,
 }

@@ -1,11 +1,11 @@
 #![allow(clippy::unwrap_used)]
-//! Replays with manually computable results, and general invariants.
+//! Replays whose results can be computed by hand, and general invariants.
 
 use serde_json::{Value, json};
 
 use super::fleet_replay;
 
-/// A step costs 1 ms, plus 1 ms per 10 prompt tokens.
+/// A step takes 1 ms, plus 1 ms per 10 prompt tokens.
 fn engine() -> Value {
     json!({
         "max_num_seqs": 4, "max_num_batched_tokens": 64, "block_size": 16, "num_blocks": 64,
@@ -59,7 +59,8 @@ fn times_are_those_of_the_batchers() {
     ];
     let report = play(&setup(2, &round_robin(), &arrivals));
     near(&column(&report, "replica"), &[0.0, 1.0, 0.0]);
-    // 1 + 20 x 0.1, 1 + 40 x 0.1 and 1 + 30 x 0.1; then 1 per token.
+    // In ms: the prompts take 1 + 20 x 0.1, 1 + 40 x 0.1 and 1 + 30 x 0.1; each further token takes
+    // 1.
     near(&column(&report, "ttft"), &[0.003, 0.005, 0.004]);
     near(&column(&report, "end"), &[0.005, 0.006, 1.004]);
     assert_eq!(report["tpot"], json!([0.001, 0.001, null]));
@@ -94,7 +95,7 @@ fn reservations_spread_a_burst_between_two_polls_and_metrics_alone_do_not() {
         let mut setup = setup(4, &queue, &burst);
         setup["reservations"] = json!(reservations);
         setup["poll_s"] = json!(10.0);
-        // In the last poll the replicas were equal: without reservations the choice is random.
+        // The last poll showed equal replicas, so that without reservations the choice is random.
         let replicas = column(&play(&setup), "replica");
         let count = |one| replicas.iter().filter(|at| **at == f64::from(one)).count();
         (0..4).map(count).max().unwrap()
@@ -203,7 +204,7 @@ fn every_request_ends_once_whatever_the_policy() {
         json!("oracle"),
     ] {
         let report = play(&setup(3, &policy, &arrivals));
-        // The request that no replica can hold.
+        // The failed request is the one that no replica can hold.
         assert_eq!(report["failed"], 1, "{policy}");
         let ends = report["end"].as_array().unwrap();
         assert_eq!(ends.iter().filter(|end| end.is_null()).count(), 1);
