@@ -13,7 +13,7 @@ pub struct Add {
     pub request: TokenRequest,
 }
 
-/// A request in token ids.
+/// A request to the engine, which knows token ids but no text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenRequest {
     /// Not empty.
@@ -24,18 +24,19 @@ pub struct TokenRequest {
     /// At least 1; prompt and output together fit the engine's `max_model_len`.
     pub max_tokens: u32,
     pub min_tokens: u32,
-    /// Alternatives for each prompt token, as [`SamplingParams::logprobs`] for output tokens.
+    /// Number of alternatives for each prompt token; for output tokens see
+    /// [`SamplingParams::logprobs`].
     pub prompt_logprobs: Option<u8>,
     pub ignore_eos: bool,
-    /// Compute the whole prompt, cached blocks included.
+    /// Recompute the whole prompt, even if the prefix cache has blocks of it.
     pub skip_prefix_cache: bool,
-    /// End with the pooled hidden state of the prompt, without a token.
+    /// Return a vector made from the prompt's hidden states, and no tokens.
     pub pool: bool,
     /// End as rejected if the request has not begun within the engine's maximum wait.
     pub expires: bool,
     /// Grammar that constrains the output; shared by the choices of one client request.
     pub grammar: Option<Arc<Grammar>>,
-    /// Adapter applied to the weights; 0 is none.
+    /// Number of the adapter applied to the weights; 0 = none.
     pub adapter: u32,
     /// Lower values are computed first, if the engine schedules by priority.
     pub priority: i32,
@@ -46,7 +47,7 @@ pub struct TokenRequest {
 }
 
 impl Default for TokenRequest {
-    /// Greedy, one token, no extras; without a prompt it is not valid.
+    /// Samples one token greedily, with no other options. Invalid until `prompt` is set.
     fn default() -> Self {
         Self {
             prompt: Vec::new(),
@@ -73,7 +74,7 @@ const SKIP_PREFIX_CACHE: u8 = 2;
 const POOL: u8 = 4;
 const EXPIRES: u8 = 8;
 const ALL_FLAGS: u8 = IGNORE_EOS | SKIP_PREFIX_CACHE | POOL | EXPIRES;
-/// The prompt's ids follow `id` and their count.
+/// Offset of the prompt's token ids in the frame body, after `id` and the number of token ids.
 const PROMPT_AT: usize = 12;
 
 impl Add {

@@ -1,6 +1,6 @@
 use super::{MAX_FRAME_BYTES, WIRE_VERSION};
 
-/// Error of a frame's encoding or decoding.
+/// Error when a frame is encoded or decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{frame} frame, field {field} at byte {offset}: {problem}")]
 pub struct FrameError {
@@ -13,7 +13,7 @@ pub struct FrameError {
     pub problem: Problem,
 }
 
-/// Fault of a field.
+/// What is wrong with the field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     #[error("{needed} bytes are needed, {left} are left in the frame")]
@@ -59,7 +59,7 @@ impl FrameError {
     }
 }
 
-/// A value out of range, before its location in a message is known.
+/// A value out of range in a struct whose position in the frame is not known yet.
 pub(super) struct Refused {
     field: &'static str,
     offset: usize,
@@ -67,7 +67,7 @@ pub(super) struct Refused {
 }
 
 impl Refused {
-    /// The error in `frame`, for a struct of fields that starts at `start`.
+    /// Completes the error for a struct that starts at byte `start` of the body of `frame`.
     pub(super) fn error(self, frame: &'static str, start: usize) -> FrameError {
         FrameError {
             frame,
@@ -78,7 +78,8 @@ impl Refused {
     }
 }
 
-/// Returns an error for `value` of the field at `offset` of its struct unless `ok`.
+/// Returns an error unless `ok`. The error reports `value` for the field at byte `offset` of its
+/// struct, and the `allowed` values.
 pub(super) fn rule(
     field: &'static str,
     offset: usize,

@@ -33,7 +33,7 @@ impl<'a> Fields<'a> {
         .whole(read)
     }
 
-    /// Reads a `bytes` field as a nested sequence of fields.
+    /// Reads a `bytes` field whose content is itself a sequence of fields.
     pub(super) fn nested<T>(
         &mut self,
         field: &'static str,
@@ -61,7 +61,7 @@ impl<'a> Fields<'a> {
         self.rest.is_empty()
     }
 
-    /// Offset of the next field in the frame.
+    /// Offset of the next field in the frame body.
     pub(super) fn offset(&self) -> usize {
         self.offset
     }
@@ -79,7 +79,8 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Error about `value` of the field just read, which is `width` bytes wide.
+    /// Error about the field just read, which has `width` bytes: it holds `value`, but only
+    /// `allowed` is valid.
     pub(super) fn refuse(
         &self,
         field: &'static str,
@@ -192,15 +193,15 @@ impl<'a> Fields<'a> {
         Ok(items.map(|bytes| i8::from_le_bytes(*bytes)).collect())
     }
 
-    /// Reads a list count. An error unless this number of items of `item_bytes` fit in the
-    /// remaining bytes, so that the caller may reserve memory for them.
+    /// Reads a list count. An error unless this number of items of `item_bytes` bytes each fits in
+    /// the remaining bytes, so that the caller may reserve memory for them.
     pub(super) fn count(&mut self, field: &'static str, item_bytes: usize) -> Result<usize> {
         let count = self.size(field)?;
         self.room(field, count, item_bytes)?;
         Ok(count)
     }
 
-    /// Checks that `count` items of `item_bytes` fit in the remaining bytes.
+    /// Checks that `count` items of `item_bytes` bytes each fit in the remaining bytes.
     pub(super) fn room(&self, field: &'static str, count: usize, item_bytes: usize) -> Result<()> {
         let (needed, left) = (count as u64 * item_bytes as u64, self.rest.len());
         if needed > left as u64 {

@@ -1,5 +1,5 @@
-//! Constraints on an output as plain data: written by the front door, compiled by
-//! `penstock_structured_output`, opaque in between.
+//! Grammars that constrain an output, as plain data: written by the API server, compiled by
+//! `penstock_structured_output`, and opaque to everything in between.
 
 use super::FrameError;
 use super::fields::Fields;
@@ -7,7 +7,8 @@ use super::writer::FrameWriter;
 
 /// Upper bound on the text of a grammar, in bytes.
 pub const MAX_GRAMMAR_BYTES: usize = 256 << 10;
-/// Upper bound on all encoded grammars of one plan, in bytes; one grammar of maximum size fits.
+/// Upper bound on all encoded grammars of one step plan together, in bytes; one grammar of maximum
+/// size fits.
 pub const MAX_PLAN_GRAMMAR_BYTES: usize = MAX_GRAMMAR_BYTES + 1;
 
 const NAME: &str = "GRAMMAR";
@@ -18,7 +19,7 @@ const KINDS: &str = "1 to 5";
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Grammar {
     pub kind: GrammarKind,
-    /// The format depends on the kind; 1 to [`MAX_GRAMMAR_BYTES`] bytes.
+    /// 1 to [`MAX_GRAMMAR_BYTES`] bytes, in the format of `kind`.
     pub text: String,
 }
 

@@ -27,12 +27,12 @@ pub enum KvOrder {
     Report,
 }
 
-/// A prefix of prompts; only whole blocks count.
+/// A prefix of prompts. A block that the prefix fills only in part is ignored.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct KvPrefix {
     /// Not empty.
     pub tokens: Vec<u32>,
-    /// As in a request: different salts have different prefixes.
+    /// As in a request: prompts with different salts share no blocks.
     pub cache_salt: Vec<u8>,
 }
 
@@ -68,7 +68,7 @@ pub enum KvAction {
     Report = 6,
 }
 
-/// Bytes of `id` and `action` before the tokens' count.
+/// Offset of the field `tokens` in the frame body, after `id` and `action`.
 const TOKENS_AT: usize = 9;
 
 impl KvAction {
@@ -81,7 +81,8 @@ impl KvAction {
 }
 
 impl KvOrder {
-    /// The order of an action; an error for fields that the action does not have.
+    /// Combines an action with its fields. An error if a required field is empty, or a field is set
+    /// that the action does not have.
     pub fn new(action: KvAction, prefix: KvPrefix) -> Result<Self, FrameError> {
         check(action, &prefix)?;
         Ok(match action {

@@ -1,4 +1,4 @@
-//! The codecs of all messages between processes: frames between the front door and one engine
+//! The codecs of all messages between processes: frames between the API server and one engine
 //! (version 8 of `docs/wire.md`), step plans, their results, and KV transfers.
 //!
 //! Plain structs with `encode` and `decode`, and [`FrameReader`], which splits a byte stream into
@@ -53,7 +53,7 @@ const STEP: u8 = 0x20;
 const TIERS: u8 = 0x21;
 const KV_REPLY: u8 = 0x22;
 
-/// A frame from the engine.
+/// A frame from the engine to the API server.
 #[derive(Debug, Clone, PartialEq)]
 pub enum EngineFrame {
     Hello(Hello),
@@ -115,7 +115,7 @@ impl Frame for EngineFrame {
     }
 }
 
-/// A frame from the front door.
+/// A frame from the API server to the engine.
 #[derive(Debug, Clone, PartialEq)]
 pub enum FrontFrame {
     Add(Add),

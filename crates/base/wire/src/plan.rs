@@ -1,4 +1,4 @@
-//! Step plans for ranks, and their results.
+//! Step plans (what each rank computes in one step), and the results of steps.
 
 use super::fields::Fields;
 use super::grammar::MAX_PLAN_GRAMMAR_BYTES;
@@ -7,18 +7,22 @@ use super::step::{LogprobRow, read_rows, write_rows};
 use super::writer::FrameWriter;
 use super::{FrameError, Pooling, Problem};
 
-/// Placeholder for the slot's last sampled token, which only the ranks have.
+/// Placeholder in [`StepPlan::tokens`] for the token sampled last in the slot, which only the ranks
+/// know.
 pub const LAST_SAMPLED: i32 = -1;
 
-/// Sentinel for a token that could not be sampled: the sequence's hidden state is not finite.
+/// Sentinel in [`StepResult::tokens`] for a token that could not be sampled: the sequence's hidden
+/// state is not finite.
 pub const NOT_FINITE: i32 = -1;
-/// Sentinel for a token that could not be sampled: the sequence's grammar became too complex.
+/// Sentinel in [`StepResult::tokens`] for a token that could not be sampled: the sequence's grammar
+/// became too complex.
 pub const NO_TOKEN: i32 = -2;
-/// Sentinel for a token that was not sampled because the sequence's grammar mask is late. It is the
-/// only token of its sequence; its row and the rows computed after it must be recomputed.
+/// Sentinel in [`StepResult::tokens`] for a token that was not sampled because the sequence's
+/// grammar mask is late. It is the only token of its sequence. The sequence's row of the batch, and
+/// a later row that was planned ahead, must be recomputed.
 pub const LATE_MASK: i32 = -3;
 
-/// A new sequence in a slot. Its block tables are empty and it has no last token.
+/// A new sequence in a slot. It resets the slot: empty block tables, no last token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Registration {
     /// Below `max_num_seqs`.
@@ -30,18 +34,20 @@ pub struct Registration {
     pub history: Vec<i32>,
     /// Number of prompt tokens in `history`.
     pub prompt_len: u32,
-    /// Alternatives for each prompt token; -1 = no log-probabilities.
+    /// Number of alternatives for each prompt token; -1 = no log-probabilities.
     pub prompt_logprobs: i32,
     /// Grammar of the output: its index in the plan's `grammars` plus 1; 0 = no grammar.
     pub grammar: u32,
     /// 0 = no adapter.
     pub adapter: u32,
-    /// Unless `None`, `sample` requests the sequence's vector instead of a token.
+    /// Unless `Pooling::None`, [`StepPlan::sample`] requests the sequence's vector instead of a
+    /// token.
     pub pooling: Pooling,
 }
 
-/// Input of one step for all ranks: columns with an entry for each of n sequences, unless stated
-/// otherwise, over G KV groups.
+/// Input of one step for all ranks, as columns. Unless stated otherwise, a column has one entry for
+/// each of the n sequences in the step. G is the number of KV groups (layers that share one block
+/// table).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StepPlan {
     /// Step number, from 1.
@@ -51,24 +57,29 @@ pub struct StepPlan {
     /// [`MAX_PLAN_GRAMMAR_BYTES`] together.
     pub grammars: Vec<Vec<u8>>,
     pub slots: Vec<i32>,
-    /// Absolute position of the first token to compute.
+    /// Position in the sequence of the first token to compute.
     pub starts: Vec<i32>,
-    /// Tokens to compute, drafts included.
+    /// Number of tokens to compute, drafts included.
     pub lengths: Vec<i32>,
-    /// 1: sample after the last 1 + drafts tokens, or return the vector of a pooled sequence.
+    /// 1: sample a token after each of the last 1 + drafts tokens, or return the vector of a pooled
+    /// sequence.
     pub sample: Vec<i8>,
-    /// Number of drafts at the end; 0 without `sample`; empty if no sequence has any.
+    /// Number of draft tokens at the end of the sequence's tokens; 0 without `sample`. The column
+    /// is empty if no sequence has drafts.
     pub drafts: Vec<i32>,
     /// Token ids, sequence by sequence. The first of a sequence may be [`LAST_SAMPLED`].
     pub tokens: Vec<i32>,
     /// The prompt token after each of `tokens`, or -1; empty if no prompt log-probabilities are
     /// requested.
     pub targets: Vec<i32>,
-    /// n * G: number of entries kept at the front of the slot's block table of the group.
+    /// n * G entries: how many entries at the front of the sequence's block table for the group
+    /// remain.
     pub kept: Vec<i32>,
-    /// n * G + 1 offsets into `added`.
+    /// n * G + 1 offsets into `added`: where the new blocks of each sequence and group begin and
+    /// end.
     pub added_offsets: Vec<i32>,
-    /// Blocks after the kept ones; -1 if all tokens of the block are behind the window.
+    /// Blocks after the kept entries; -1 for a block whose tokens have all left the attention
+    /// window.
     pub added: Vec<i32>,
 }
 
@@ -80,12 +91,13 @@ pub type VectorTable = Vec<(u32, Vec<f32>)>;
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StepResult {
-    /// Number of tokens of each sequence in the plan: 0 to drafts + 1.
+    /// Number of tokens sampled for each sequence of the plan: 0 to drafts + 1.
     pub counts: Vec<i32>,
     /// Sampled tokens, sequence by sequence.
     pub tokens: Vec<i32>,
     pub logprobs: LogprobTable,
-    /// Row j belongs to the prompt token at position start + 1 + j.
+    /// Row j belongs to the prompt token at position start + 1 + j, where start is the sequence's
+    /// entry in [`StepPlan::starts`].
     pub prompt_logprobs: LogprobTable,
     pub vectors: VectorTable,
     /// Wall time of the step on the rank.
@@ -94,8 +106,8 @@ pub struct StepResult {
     pub masks: MaskCost,
 }
 
-/// Cost of grammar masks: their number, the background compute time, and the time that rows waited
-/// for them.
+/// Cost of grammar masks: their number, the seconds that background threads computed them, and the
+/// seconds that rows of the batch waited for them.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct MaskCost {
     pub count: u32,
@@ -109,16 +121,16 @@ const SAMPLING_ALLOWED: &str = "up to 16384 bytes";
 const GRAMMARS_ALLOWED: &str = "up to 262145 bytes together";
 const DRAFTS: u8 = 1;
 const TARGETS: u8 = 2;
-/// Step, six counts, flags.
+/// Bytes before the registrations: step, six counts, flags.
 const PLAN_HEAD: usize = 8 + 6 * 4 + 1;
-/// Slot, prompt_logprobs, grammar, adapter, pooling, prompt_len, lengths of sampling parameters and
-/// history.
+/// Bytes of an otherwise empty registration: slot, prompt_logprobs, grammar, adapter, pooling,
+/// prompt_len, lengths of sampling parameters and history.
 const SMALLEST_REGISTRATION: usize = 7 * 4 + 1;
-/// Seconds, cost of masks, five counts.
+/// Bytes before the columns: seconds, cost of masks, five counts.
 const RESULT_HEAD: usize = 8 + 20 + 5 * 4;
-/// Index, length of the rows, their number.
+/// Bytes of an entry without rows: the sequence's index, length of the rows, number of rows.
 const SMALLEST_TABLE: usize = 3 * 4;
-/// Index, length.
+/// Bytes of an entry with an empty vector: the sequence's index, length of the vector.
 const SMALLEST_VECTOR: usize = 2 * 4;
 
 impl StepPlan {
@@ -150,8 +162,8 @@ impl StepPlan {
         })
     }
 
-    /// Decodes one whole plan. Checks its shape only; values are checked against a decoder's
-    /// limits.
+    /// Decodes one whole plan. Checks the lengths of the columns only; a decoder checks the values
+    /// against its limits.
     pub fn decode(bytes: &[u8]) -> Result<Self, FrameError> {
         Fields::frame(bytes, PLAN, |f| {
             let step = f.u64("step")?;
@@ -398,8 +410,8 @@ pub fn plan_bytes(
         + 4 * (added + 1)
 }
 
-/// Size of the largest result in bytes: a row for each sequence and each token, with `alternatives`
-/// each, and a vector of `vector` numbers for each sequence.
+/// Size of the largest result in bytes: a log-probability row with `alternatives` for each sequence
+/// and each token, and a vector of `vector` numbers for each sequence.
 pub fn result_bytes(sequences: usize, tokens: usize, alternatives: usize, vector: usize) -> usize {
     let row = 12 + 8 * alternatives;
     RESULT_HEAD

@@ -4,20 +4,20 @@ use super::FrameError;
 use super::fields::Fields;
 use super::writer::FrameWriter;
 
-/// Rows of the hidden state (after the final norm) that form a sequence's vector.
+/// Selects the positions whose hidden states (after the final norm) form a sequence's vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum Pooling {
     /// The sequence samples tokens.
     #[default]
     None = 0,
-    /// The last token's.
+    /// The last token.
     Last = 1,
-    /// The mean over all tokens.
+    /// All tokens: the vector is the mean of their hidden states.
     Mean = 2,
 }
 
-/// Content of a vector.
+/// Content of the vector that answers a pooled request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum PoolerOutput {
@@ -32,7 +32,7 @@ pub enum PoolerOutput {
     Labels = 3,
 }
 
-/// The engine's pooler.
+/// Vectors that the engine can return for pooled requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Pooler {
     pub output: PoolerOutput,

@@ -3,7 +3,7 @@ use super::fields::Fields;
 use super::writer::FrameWriter;
 use super::{FrameError, MAX_LOGPROBS};
 
-/// Sampling parameters of a sequence: encoded by the front door, decoded by the sampler, and opaque
+/// Sampling parameters of a sequence: encoded by the API server, decoded by the sampler, and opaque
 /// to everything in between.
 ///
 /// Order of the logit processors: `allowed`, `banned`, `suppressed`, `bias`, penalties,
@@ -22,8 +22,8 @@ pub struct SamplingParams {
     pub seed: u64,
     /// Index among the choices of one client request; part of the generator's counter.
     pub choice: u32,
-    /// Alternatives for each output token, up to [`MAX_LOGPROBS`]; `Some(0)` = only the token's own
-    /// log-probability.
+    /// Number of alternatives (the most likely tokens with log-probabilities) for each output
+    /// token, up to [`MAX_LOGPROBS`]; `Some(0)` = only the output token's own log-probability.
     pub logprobs: Option<u8>,
     /// Divides positive logits of tokens in prompt or output and multiplies negative ones; above 0.
     /// 1 = off.
@@ -32,13 +32,14 @@ pub struct SamplingParams {
     pub presence_penalty: f32,
     /// Subtracted per occurrence of a token in the output, in [-2, 2]. 0 = off.
     pub frequency_penalty: f32,
-    /// Added to the logits of single tokens: ids and finite values.
+    /// Token ids, and the finite numbers added to their logits.
     pub bias: Vec<(u32, f32)>,
     /// Allow-list of tokens; empty = all.
     pub allowed: Vec<u32>,
-    /// Banned token sequences, each non-empty.
+    /// Token sequences that the output must not contain, each non-empty.
     pub banned: Vec<Vec<u32>>,
-    /// Tokens masked at absolute positions below `suppressed_until`.
+    /// Tokens that are not sampled at positions below `suppressed_until`, counted from the first
+    /// token of the prompt.
     pub suppressed: Vec<u32>,
     pub suppressed_until: u32,
 }
@@ -48,7 +49,7 @@ pub const MAX_SAMPLING_BYTES: usize = 16 << 10;
 
 const VERSION: u8 = 2;
 const NAME: &str = "SAMPLING";
-/// Bytes before `logprobs`; the penalties follow it.
+/// Offset of `logprobs` in the encoded parameters; the penalties follow it.
 const LOGPROBS_AT: usize = 29;
 
 impl Default for SamplingParams {
@@ -58,7 +59,7 @@ impl Default for SamplingParams {
 }
 
 impl SamplingParams {
-    /// The most likely token, without logit processors.
+    /// Samples the most likely token, without logit processors.
     pub const GREEDY: Self = Self {
         temperature: 0.0,
         top_k: 0,
@@ -77,7 +78,7 @@ impl SamplingParams {
         suppressed_until: 0,
     };
 
-    /// Whether the sampler requires the tokens before the first sampled one.
+    /// Whether the sampler needs the sequence's earlier tokens, for penalties or banned sequences.
     pub fn needs_history(&self) -> bool {
         self.repetition_penalty != 1.0
             || self.presence_penalty != 0.0

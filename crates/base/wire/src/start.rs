@@ -4,14 +4,14 @@ use super::{FrameError, Pooler, Problem, TierKinds, WIRE_VERSION};
 
 const MAGIC: [u8; 4] = *b"PSTK";
 
-/// HELLO, the first frame of a connection.
+/// HELLO, the first frame that the engine sends on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hello {
     pub wire_version: u16,
     pub pid: u32,
 }
 
-/// STAGE: one stage of the start-up ended.
+/// STAGE: the engine has completed one stage of its start-up.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stage {
     pub name: String,
@@ -36,7 +36,7 @@ pub struct Ready {
     /// Instruction set or accelerator.
     pub device: String,
     pub threads: u32,
-    /// KV tiers behind the pool.
+    /// Tiers behind the pool of KV blocks.
     pub kv_tiers: TierKinds,
     pub pooler: Pooler,
 }

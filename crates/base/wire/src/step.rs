@@ -2,8 +2,8 @@ use super::fields::Fields;
 use super::writer::FrameWriter;
 use super::{FrameError, TierTokens};
 
-/// STEP: the counters after one engine step, and its outputs by request. A heartbeat has no
-/// outputs.
+/// STEP: the counters after one engine step, and its outputs by request. An idle engine sends a
+/// STEP without outputs as a heartbeat.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Step {
     pub stats: StepStats,
@@ -13,7 +13,7 @@ pub struct Step {
 /// Counters of the engine after a step; counters named `_total` are monotonic.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct StepStats {
-    /// From 1; unchanged in heartbeats.
+    /// Number of the step, from 1; unchanged in heartbeats.
     pub step: u64,
     pub running: u32,
     pub waiting: u32,
@@ -25,9 +25,9 @@ pub struct StepStats {
     pub prefix_hit_tokens_total: u64,
     /// Number of grammar masks computed.
     pub masks_total: u64,
-    /// Compute time of the masks.
+    /// Time that computing the masks took.
     pub mask_seconds_total: f64,
-    /// Time that rows waited for masks.
+    /// Time that rows of the batch waited for their masks.
     pub mask_wait_seconds_total: f64,
     /// Tokens computed in this step.
     pub batch_tokens: u32,
@@ -42,7 +42,8 @@ pub struct Output {
     pub finish: Finish,
     /// The token that stopped the request; it is the last of `tokens`.
     pub stop_token: Option<u32>,
-    /// Prompt tokens that were not computed, from any tier; on the request's first output, else 0.
+    /// Prompt tokens whose KV came from the pool or a tier instead of being computed; on the
+    /// request's first output, else 0.
     pub cached_tokens: u32,
     /// The part of `cached_tokens` loaded from tiers behind the pool.
     pub tier_tokens: TierTokens,
@@ -51,7 +52,7 @@ pub struct Output {
     pub tokens: Vec<u32>,
     /// One row for each of `tokens`, or empty.
     pub logprobs: Vec<LogprobRow>,
-    /// Row i is for prompt token i + 1.
+    /// Row i is for prompt token i + 1: the first prompt token has no log-probability.
     pub prompt_logprobs: Vec<LogprobRow>,
     /// Only on the last output of a pooled request.
     pub vector: Vec<f32>,
@@ -72,7 +73,7 @@ pub enum Finish {
     Cancelled = 3,
     /// See [`Output::error`].
     Error = 4,
-    /// The engine's queue is full.
+    /// The engine's queue is full, or the request expired in it.
     Rejected = 5,
     /// The request is invalid for every engine with this configuration: see [`Output::error`].
     Unfit = 6,
@@ -82,9 +83,9 @@ pub enum Finish {
 #[derive(Debug, Clone, PartialEq)]
 pub struct LogprobRow {
     pub logprob: f32,
-    /// 1 = the most likely token.
+    /// Rank of the token at its position; 1 = the most likely.
     pub rank: u32,
-    /// Token id and log-probability, in descending order.
+    /// The most likely tokens: ids and log-probabilities, in descending order of probability.
     pub alternatives: Vec<(u32, f32)>,
 }
 

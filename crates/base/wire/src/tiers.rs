@@ -11,7 +11,7 @@ pub struct TierTokens {
 }
 
 impl TierTokens {
-    /// Total; wider, because a peer may send any three numbers.
+    /// Sum over all tiers, as `u64`: a peer may send three numbers whose sum exceeds `u32`.
     pub fn total(&self) -> u64 {
         u64::from(self.ram) + u64::from(self.disk) + u64::from(self.remote)
     }

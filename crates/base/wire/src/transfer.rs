@@ -19,7 +19,7 @@ pub enum TransferKind {
     Store = 2,
     /// Checks which chunks a tier has.
     Probe = 3,
-    /// Removes chunks from all chunk tiers.
+    /// Removes chunks from all chunk tiers (tiers that store chunks: disk, Redis, object store).
     Remove = 4,
     /// Cancels transfers. Has no result.
     Cancel = 5,
@@ -36,24 +36,25 @@ pub enum Fault {
     None = 0,
     /// Store: no space, or the daily write budget is used up.
     Full = 1,
-    /// Load: wrong checksum or header; the part was quarantined.
+    /// Load: a KV part (one head of one chunk) has a wrong checksum or header; it was quarantined.
     Damaged = 2,
     /// The tier failed: an error of its own, or no answer.
     Failed = 3,
 }
 
-/// A transfer, which every rank applies to its part of the blocks.
+/// A transfer, which every rank applies to its own layers and heads of the blocks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Transfer {
     /// Identifies the transfer in its result.
     pub id: u64,
     pub kind: TransferKind,
-    /// 0 = RAM, then the chunk tiers.
+    /// 0 = RAM, 1 and up = the chunk tiers.
     pub tier: usize,
-    /// Blocks of the pools, group by group; for a chunk tier, the blocks of one chunk. Load: -1 if
-    /// a group needs no block.
+    /// Numbers of the blocks in the pools, one KV group after the other, the same number for each
+    /// group; for a chunk tier, the blocks of one chunk. Load: -1 for a block that its group does
+    /// not need.
     pub blocks: Vec<i32>,
-    /// RAM: the slot for the blocks of all groups at one position.
+    /// RAM: numbers of entries in the RAM tier. `slots[i]` holds the i-th block of every group.
     pub slots: Vec<i32>,
     /// Digests of chunks.
     pub keys: Vec<Digest>,
@@ -63,7 +64,7 @@ pub struct Transfer {
     pub ids: Vec<u64>,
     /// Store to a chunk tier: the prefix before the chunk, if known.
     pub parent: Option<Digest>,
-    /// Clear: the salt group; `None` = all.
+    /// Clear: the salt group to remove; `None` = everything of this cache identity.
     pub group: Option<Group>,
 }
 
@@ -74,25 +75,26 @@ pub struct TransferResult {
     pub id: u64,
     /// True if the whole transfer succeeded.
     pub done: bool,
-    /// Probe: 1 for each chunk of which the tier has all of this rank's parts.
+    /// Probe: one byte for each chunk, 1 if the tier has all KV parts of this rank.
     pub found: Vec<u8>,
     /// Bytes moved.
     pub bytes: u64,
-    /// Seconds of the data movement only.
+    /// Seconds that moving the data took, without the time in the queue.
     pub seconds: f64,
-    /// Seconds in the queue.
+    /// Seconds that the transfer waited in the queue.
     pub waited: f64,
     /// Reason of a failure; empty if the data is missing or the transfer was cancelled.
     pub error: String,
     /// Fault of the tier.
     pub fault: Fault,
-    /// Chunks evicted from the tier and not yet reported.
+    /// Chunks that the tier has evicted and no earlier result has reported.
     pub left: Vec<Digest>,
 }
 
 const NAME: &str = "TRANSFER";
 const RESULTS: &str = "TRANSFER RESULTS";
-/// Bytes of after, id, kind, tier, five counts, presence of parent and group.
+/// Bytes of a transfer without its lists: after, id, kind, tier, five counts, presence of parent
+/// and group.
 const HEAD: usize = 2 * 8 + 2 + 5 * 4 + 1;
 const PARENT: u8 = 1;
 const GROUP: u8 = 2;
@@ -101,7 +103,8 @@ const DONE: u8 = 1;
 const FAULT: u32 = 1;
 /// Maximum bytes of an error message.
 const MOST_ERROR: usize = 1 << 10;
-/// Bytes of id, flags, byte count, two times, and lengths of `found`, `error` and `left`.
+/// Bytes of a result without its lists: id, flags, byte count, two times, and lengths of `found`,
+/// `error` and `left`.
 const RESULT_HEAD: usize = 8 + 1 + 3 * 8 + 3 * 4;
 
 impl TransferKind {
@@ -123,7 +126,8 @@ impl Fault {
 
 impl Transfer {
     /// Appends the transfer. A rank starts it after it has computed `after` plans since its tiers
-    /// were opened: those whose results the engine had received. Error: `tier` above 255.
+    /// were opened, which is the number of plans whose results the engine has received. Error:
+    /// `tier` above 255.
     pub fn encode(&self, after: u64, out: &mut Vec<u8>) -> Result<(), FrameError> {
         FrameWriter::message(out, NAME, |w| {
             w.u64(after);
@@ -149,7 +153,7 @@ impl Transfer {
         })
     }
 
-    /// Decodes one whole transfer and its number of preceding plans.
+    /// Decodes one whole transfer and `after`, its number of preceding plans.
     pub fn decode(bytes: &[u8]) -> Result<(Self, u64), FrameError> {
         Fields::frame(bytes, NAME, |f| {
             let after = f.u64("after")?;
@@ -196,7 +200,8 @@ impl Transfer {
     }
 }
 
-/// Size in bytes of the largest transfer over a pool of `blocks`; a chunk has at least one block.
+/// Size in bytes of the largest transfer over a pool of `blocks` blocks; a chunk has at least one
+/// block.
 pub fn transfer_bytes(blocks: usize) -> usize {
     HEAD + 2 * 32 + blocks * (32 + 4)
 }
@@ -211,8 +216,8 @@ impl TransferResult {
         }
     }
 
-    /// Encodes results as messages of at most `capacity` bytes, or of a single result. Errors are
-    /// truncated to 1 KiB.
+    /// Encodes results as messages of at most `capacity` bytes; a larger result is a message of its
+    /// own. Error texts are truncated to 1 KiB.
     pub fn encode_all(results: &[Self], capacity: usize) -> Result<Vec<Vec<u8>>, FrameError> {
         let mut messages: Vec<Vec<u8>> = Vec::new();
         for result in results {
@@ -270,7 +275,7 @@ impl TransferResult {
     }
 }
 
-/// The first [`MOST_ERROR`] bytes, cut at a character boundary.
+/// The first [`MOST_ERROR`] bytes of an error text, cut at a character boundary.
 fn shortened(error: &str) -> &str {
     let most = error.len().min(MOST_ERROR);
     let end = (0..=most).rev().find(|at| error.is_char_boundary(*at));

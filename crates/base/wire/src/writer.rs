@@ -16,7 +16,7 @@ macro_rules! numbers {
 }
 
 impl FrameWriter<'_> {
-    /// Appends length, type and the output of `write`. Rolls back on an error.
+    /// Appends length, type and the fields that `write` appends. On an error, `out` is unchanged.
     pub(super) fn frame(
         out: &mut Vec<u8>,
         kind: u8,
@@ -45,7 +45,8 @@ impl FrameWriter<'_> {
         checked
     }
 
-    /// Appends the output of `write`, without length and type. Rolls back on an error.
+    /// Appends the fields that `write` appends, without length and type. On an error, `out` is
+    /// unchanged.
     pub(super) fn message(
         out: &mut Vec<u8>,
         frame: &'static str,
@@ -63,7 +64,7 @@ impl FrameWriter<'_> {
         written
     }
 
-    /// Offset of the next field in the frame.
+    /// Offset of the next field in the frame body.
     pub(super) fn offset(&self) -> usize {
         self.out.len() - self.body
     }
@@ -142,7 +143,7 @@ impl FrameWriter<'_> {
             .extend(items.iter().map(|item| item.to_le_bytes()[0]));
     }
 
-    /// Appends a `bytes` field with the output of `write`.
+    /// Appends a `bytes` field that contains the fields that `write` appends.
     pub(super) fn nested<T>(&mut self, write: impl FnOnce(&mut Self) -> T) -> T {
         let start = self.out.len();
         self.u32(0);
