@@ -27,13 +27,14 @@ fn duration(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }
 
-/// Creates the file of a tensor-parallel group; ValueError on failure.
+/// Creates the shared memory file of a tensor-parallel group; ValueError on failure.
 #[pyfunction]
 pub(crate) fn create_group(path: PathBuf, ranks: usize, capacity: usize) -> PyResult<()> {
     Group::create(&path, ranks, capacity).map_err(error)
 }
 
-/// Creates the file of a ring; `slots` must be a power of two. ValueError on failure.
+/// Creates the shared memory file of a ring, a queue of messages. `slots`, the number of messages
+/// in flight, must be a power of two. ValueError on failure.
 #[pyfunction]
 pub(crate) fn create_ring(
     path: PathBuf,
@@ -48,7 +49,7 @@ pub(crate) fn create_ring(
     Writer::create(&path, readers, slots, capacity).map_err(error)
 }
 
-/// Ends all waits on a group or ring from outside.
+/// Ends all waits on a group or ring, also from a process that is not a member.
 #[pyclass(frozen)]
 pub(crate) struct AbortHandle {
     native: NativeFence,
@@ -62,7 +63,7 @@ impl AbortHandle {
         Ok(Self { native })
     }
 
-    /// Ends every wait with `reason` (ConnectionError). The first reason is kept.
+    /// Every wait raises ConnectionError with `reason`. Later calls do not change the reason.
     fn end(&self, reason: &str) {
         self.native.end(reason);
     }
@@ -89,8 +90,8 @@ impl RingWriter {
         Ok(Self { native })
     }
 
-    /// Sends `message`; waits while all slots are in flight. ConnectionError if a reader is lost or
-    /// too slow, ValueError if the message is too long.
+    /// Sends `message`; waits while the ring is full of messages that a reader has not read.
+    /// ConnectionError if a reader is lost or too slow, ValueError if the message is too long.
     fn send(&self, py: Python<'_>, message: &[u8]) -> PyResult<()> {
         py.detach(|| {
             let mut writer = self.native.lock().unwrap_or_else(PoisonError::into_inner);
@@ -181,7 +182,7 @@ impl StreamListener {
         Ok(Self { native })
     }
 
-    /// Address and port.
+    /// Address and port on which it listens.
     #[getter]
     fn address(&self) -> PyResult<String> {
         Ok(self.native.address()?.to_string())
@@ -213,7 +214,7 @@ impl StreamListener {
     }
 }
 
-/// Messages to and from a rank on another host.
+/// A stream of messages to and from a rank on another host.
 #[pyclass(frozen)]
 pub(crate) struct Stream {
     sender: Arc<Mutex<NativeStream>>,
@@ -236,7 +237,7 @@ impl Stream {
 
 #[pymethods]
 impl Stream {
-    /// Connects to a listener, with retries for `patience` seconds. ValueError if there is none,
+    /// Connects to a listener, with retries for `patience` seconds. ValueError if none answers,
     /// ConnectionError if it does not have the key.
     #[staticmethod]
     fn connect(py: Python<'_>, address: &str, key: &[u8], patience: f64) -> PyResult<Self> {
@@ -304,7 +305,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Ends every wait at both ends.
+    /// Closes the stream, which ends every wait at both ends.
     fn end(&self) {
         self.fence.end();
     }

@@ -1,4 +1,4 @@
-//! The decoder: load, KV allocation and steps, without the GIL during work.
+//! The decoder (`penstock_decoder`): load, KV allocation and steps. Long calls release the GIL.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -16,7 +16,8 @@ use pyo3::types::PyBytes;
 
 use crate::step::{self, StepFuture, error};
 
-/// Layers, bytes per block, window, and whether the window is a chunk.
+/// A KV group: its layers, bytes per block, attention window in tokens, and whether the window is a
+/// chunk (does not slide).
 type Group = (Vec<usize>, usize, Option<usize>, bool);
 
 /// Progress of a decoder's load, readable from another thread.
@@ -50,14 +51,14 @@ impl ReadCount {
 #[pyclass(frozen)]
 pub(crate) struct Decoder {
     pub(crate) native: Native,
-    /// Ends of pipes that the caller transports.
+    /// Ends of this rank's pipes to other stages whose data the caller transports (`put`, `fetch`).
     carried: Mutex<Carried>,
 }
 
 #[pymethods]
 impl Decoder {
-    /// Loads a model, or with `rank`, a pair of JSON texts (`Shard`, `Wiring`), one rank's part of
-    /// it. `count` reports progress during the load.
+    /// Loads a model. With `rank`, a pair of JSON texts (`Shard`, `Wiring`), loads the shard of one
+    /// rank. `count` reports progress during the load.
     #[new]
     #[pyo3(signature = (spec_json, weights_json, paths, options_json, rank=None, count=None))]
     fn new(
@@ -159,8 +160,8 @@ impl Decoder {
         py.detach(|| self.native.allocate(&blocks)).map_err(error)
     }
 
-    /// Passes the previous stage's output (f32 in native order) to the next step that has no input
-    /// yet.
+    /// Passes the previous stage's output (f32 in native byte order) to the next step that has no
+    /// input yet.
     fn put(&self, carried: &[u8]) -> PyResult<()> {
         let (numbers, rest) = carried.as_chunks::<4>();
         if !rest.is_empty() {
@@ -176,7 +177,8 @@ impl Decoder {
         }
     }
 
-    /// Output of the next step for the next stage; `TimeoutError` after `timeout` seconds.
+    /// This stage's output of the next step, as input for the following stage; `TimeoutError` after
+    /// `timeout` seconds.
     fn fetch<'py>(&self, py: Python<'py>, timeout: f64) -> PyResult<Bound<'py, PyBytes>> {
         let limit = Duration::try_from_secs_f64(timeout).unwrap_or(Duration::MAX);
         let numbers = py.detach(|| {

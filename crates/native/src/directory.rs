@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use penstock_engine_client::SocketDir;
 use pyo3::prelude::*;
 
-/// A new directory in `parent`, private to this user and process. Directories there of killed
-/// processes are removed first. It is removed with this object if it is empty.
+/// A new directory in `parent`, private to this user and process. Directories that killed processes
+/// left in `parent` are removed first. The new directory is removed with this object if it is
+/// empty.
 #[pyclass(frozen)]
 pub(crate) struct PrivateDirectory {
     directory: SocketDir,

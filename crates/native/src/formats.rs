@@ -8,7 +8,8 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-/// Longer arrays are replaced by their length and type; vocabularies are read by the tokenizer.
+/// Maximum number of items of a metadata array. Longer ones, such as vocabularies, are replaced by
+/// their length and type; the tokenizer reads vocabularies itself.
 const LONGEST_ARRAY: usize = 64;
 
 /// `{"metadata": {key: value}, "tensors": [(name, dtype, shape)], "ends": [token]}`, where `ends`

@@ -1,4 +1,4 @@
-//! Frames between front door and engine: conversion between the dataclasses of
+//! Frames between API server and engine: conversion between the dataclasses of
 //! `penstock.engine.frontend` and `penstock.core` and their bytes.
 
 use std::sync::Arc;
@@ -50,7 +50,7 @@ fn read_engine_frame(name: &str, frame: &Bound<'_, PyAny>) -> PyResult<EngineFra
     })
 }
 
-/// Splits received bytes into frames of the front door or of the engine.
+/// Splits received bytes into frames from the engine (`of_engine`) or from the API server.
 #[pyclass]
 pub(crate) struct FrameReader {
     native: penstock_wire::FrameReader,
@@ -68,8 +68,8 @@ impl FrameReader {
         }
     }
 
-    /// Frames that `data` completes; `arrived` is stored in requests. CodecError for invalid bytes:
-    /// the connection is then unusable.
+    /// Frames that `data` completes; requests get the arrival time `arrived`. CodecError for
+    /// invalid bytes: the connection is then unusable.
     #[pyo3(signature = (data, /, arrived=0.0))]
     fn feed<'py>(
         &mut self,
@@ -101,8 +101,8 @@ impl FrameReader {
     }
 }
 
-/// Conversions of a struct whose fields have the same names in Python; `own` converts the other
-/// fields.
+/// Defines the conversions of a struct from and to Python. Its fields have the same names there; a
+/// field after the braces has its own conversions.
 macro_rules! same_fields {
     ($read:ident $write:ident $struct:ident { $($field:ident)* }
      $($own:ident: $read_own:ident $write_own:ident)*) => {
@@ -287,7 +287,7 @@ fn read_step(step: &Bound<'_, PyAny>) -> PyResult<Step> {
     })
 }
 
-/// Reads the rows of a `StepOutputs`, which has columns.
+/// Reads the outputs of a `StepOutputs`, which stores them as columns.
 fn read_outputs(columns: &Bound<'_, PyAny>) -> PyResult<Vec<Output>> {
     let py = columns.py();
     let column = |name: &str| columns.getattr(name);
@@ -329,7 +329,7 @@ fn read_outputs(columns: &Bound<'_, PyAny>) -> PyResult<Vec<Output>> {
     Ok(outputs)
 }
 
-/// Adds the optional columns of a `StepOutputs`: dicts by row.
+/// Adds the optional values of a `StepOutputs`: dicts whose keys are indices of outputs.
 fn read_extras(columns: &Bound<'_, PyAny>, outputs: &mut [Output]) -> PyResult<()> {
     fn each<'py, T: FromPyObjectOwned<'py>>(
         columns: &Bound<'py, PyAny>,
@@ -441,7 +441,7 @@ fn write_outputs(py: Python<'_>, outputs: Vec<Output>) -> PyResult<Bound<'_, PyA
     build(py, CORE, "StepOutputs", &fields)
 }
 
-/// The stop token, or -1.
+/// The stop token, or -1 if there is none.
 fn stop_token(output: &Output) -> i32 {
     output.stop_token.map_or(-1, u32::cast_signed)
 }

@@ -1,12 +1,12 @@
-//! The gateway for the command line.
+//! The gateway process, for the command line.
 
 use penstock_gateway::{Config, Reread, StartError};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
 /// Runs the gateway with its configuration (JSON) until it is drained; returns the process's exit
-/// code. `reread` rebuilds the configuration from the cluster's resources (a JSON array) when they
-/// or one of its files have changed.
+/// code. `reread` rebuilds the configuration from the cluster's resources (a JSON array) when they,
+/// or a file that the configuration reads, have changed.
 #[pyfunction]
 #[pyo3(signature = (config_json, reread=None, /))]
 pub(crate) fn gateway(

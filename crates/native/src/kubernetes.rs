@@ -10,7 +10,7 @@ use pyo3::types::PyBytes;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
-/// Period in which a request in flight looks for signals: Ctrl-C ends it.
+/// Interval at which a request in flight checks for Python signals, so that Ctrl-C ends it.
 const SIGNALS: Duration = Duration::from_millis(100);
 
 /// A client of one API server.
@@ -33,7 +33,7 @@ impl KubernetesClient {
         })
     }
 
-    /// Status and body of the response, without the GIL.
+    /// Sends a request and returns status and body of the response. Releases the GIL meanwhile.
     fn request<'py>(
         &self,
         py: Python<'py>,

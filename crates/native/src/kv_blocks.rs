@@ -1,4 +1,4 @@
-//! Pools of KV blocks for a mover: a decoder's pool, or memory owned by Python.
+//! Pools of KV blocks for the KV mover: a decoder's pool, or memory owned by Python.
 
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -28,8 +28,9 @@ pub(crate) enum Write {
 }
 
 impl Blocks {
-    /// `blocks` blocks of `block_bytes` in a writable buffer of exactly this total size. The buffer
-    /// stays exported, and thus at its address, until the last guard of a block is dropped.
+    /// A pool of `blocks` blocks of `block_bytes` bytes in a writable buffer of exactly this total
+    /// size. The buffer stays exported, and thus at its address, until the last guard of a block is
+    /// dropped.
     pub(crate) fn over(
         memory: &Bound<'_, PyAny>,
         blocks: usize,

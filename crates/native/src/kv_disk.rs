@@ -1,4 +1,4 @@
-//! `penstock kv` for the directory of a disk tier. Results are JSON texts.
+//! Functions of `penstock kv` for the directory of a disk tier. They return JSON texts.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -8,18 +8,18 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use serde::Serialize;
 
-/// Interval between two progress calls.
+/// Minimum interval between two calls of `watch`; the last call is always made.
 const OFTEN: Duration = Duration::from_millis(100);
 
-/// Inventory of everything below `path` (`admin::Inventory`).
+/// Inventory of all KV stores below `path` (`admin::Inventory`).
 #[pyfunction]
 #[pyo3(signature = (path, /))]
 pub(crate) fn kv_inventory(py: Python<'_>, path: PathBuf) -> PyResult<String> {
     json(py.detach(|| admin::inventory(&path)))
 }
 
-/// Reads and verifies every file (`admin::Verified`). Calls `watch(done, total)` with bytes; an
-/// exception ends the work.
+/// Reads and verifies every file; returns `admin::Verified`. Calls `watch(done, total)` with
+/// numbers of bytes; an exception ends the work.
 #[pyfunction]
 #[pyo3(signature = (path, put_aside, watch, /))]
 pub(crate) fn kv_verify(
@@ -33,8 +33,8 @@ pub(crate) fn kv_verify(
     watch.raised.map_or_else(|| json(found), Err)
 }
 
-/// Removes what the rules allow (`admin::Rules`, `admin::Collected`). Calls `watch(done, total)`
-/// with chunks.
+/// Removes the chunks that the rules select (`admin::Rules`), and files that are damaged or
+/// abandoned; returns `admin::Collected`. Calls `watch(done, total)` with numbers of chunks.
 #[pyfunction]
 #[pyo3(signature = (path, limit_bytes, older_than_s, store, watch, /))]
 pub(crate) fn kv_collect(

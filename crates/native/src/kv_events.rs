@@ -1,4 +1,4 @@
-//! The engine's KV events.
+//! The engine's KV events: which blocks have entered or left its pool and tiers.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -52,12 +52,12 @@ impl KvEventPublisher {
         })
     }
 
-    /// Ports of events and replay, for ports chosen by the system.
+    /// Ports of the event socket and the replay socket, also if the system has chosen them.
     fn ports(&self) -> (u16, Option<u16>) {
         self.publisher.ports()
     }
 
-    /// The block `digest` of `tokens` after `parent` was added to the pool.
+    /// The block `digest`, with `tokens` that follow the block `parent`, was added to the pool.
     #[pyo3(signature = (digest, parent, tokens, /))]
     fn stored(
         &mut self,
@@ -81,8 +81,8 @@ impl KvEventPublisher {
         Ok(())
     }
 
-    /// The chunk `key`, made of the blocks `digests` from the pool, was added to the tier `tier` of
-    /// a kind (`TierKind`).
+    /// The chunk `key`, made of the blocks `digests` from the pool, was added to the tier with
+    /// index `tier` and kind `kind` (`TierKind`).
     #[pyo3(signature = (tier, kind, key, digests, /))]
     fn tier_stored(
         &mut self,
@@ -119,13 +119,14 @@ impl KvEventPublisher {
     }
 }
 
-/// A block's published name: the end of its digest.
+/// A block's published name: the last 8 bytes of its digest, as a number.
 fn name(bytes: &[u8]) -> PyResult<u64> {
     let [.., a, b, c, d, e, f, g, h] = digest(bytes, "a digest")?;
     Ok(u64::from_be_bytes([a, b, c, d, e, f, g, h]))
 }
 
-/// Published substitute of a cache salt: the digest's group. The salt itself is not published.
+/// Published in place of a cache salt, which stays private: the digest's salt group in hex digits.
+/// `None` without a salt.
 fn salt(bytes: &[u8]) -> PyResult<Option<String>> {
     let group = penstock_prefix::group(&digest(bytes, "a digest")?);
     let digits: String = group.iter().map(|byte| format!("{byte:02x}")).collect();

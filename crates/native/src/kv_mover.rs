@@ -1,4 +1,5 @@
-//! The KV mover of one rank: transfers in, results out, without the GIL during waits.
+//! The KV mover of one rank, which copies blocks between its pools and its tiers. Waits release the
+//! GIL.
 
 use std::time::{Duration, Instant};
 
@@ -29,7 +30,8 @@ pub(crate) struct KvMover {
 
 #[pymethods]
 impl KvMover {
-    /// Opens the tiers; ValueError names the tier that cannot be opened, and the remedy.
+    /// A mover over the decoder's pools. Opens the tiers; ValueError names the tier that cannot be
+    /// opened, and the remedy.
     #[new]
     fn new(py: Python<'_>, decoder: &Bound<'_, Decoder>, options_json: &str) -> PyResult<Self> {
         let decoder = &decoder.get().native;
@@ -85,8 +87,9 @@ impl KvMover {
         }
     }
 
-    /// Loads a part of a disk tier through `take(descriptor)`, which reads `bytes` of payload from
-    /// `KV_PAYLOAD_AT` of an open file and returns their CRC-64/NVME.
+    /// Loads a KV part (one head of one chunk) from a disk tier. `take(descriptor)` reads its
+    /// `bytes` bytes of payload from offset `KV_PAYLOAD_AT` of an open file and returns their
+    /// CRC-64/NVME.
     #[pyo3(signature = (tier, part, bytes, take, /))]
     fn load_by(
         &self,
@@ -99,12 +102,12 @@ impl KvMover {
         load_by(py, &self.native, tier, (part, bytes), take)
     }
 
-    /// Counters since the start and current state, as JSON.
+    /// Counters since the start, and the current state of the tiers, as JSON.
     fn report(&self) -> String {
         self.native.report().to_string()
     }
 
-    /// Finishes the stores in flight, for at most `seconds`.
+    /// Finishes the stores in flight. Waits for at most `seconds`.
     fn close(&self, py: Python<'_>, seconds: f64) {
         py.detach(|| self.native.close(duration(seconds)));
     }
@@ -123,8 +126,8 @@ fn refused(error: serde_json::Error) -> PyErr {
     PyValueError::new_err(format!("KV mover options: {error}"))
 }
 
-/// Python's options, extended by the decoder's part of the model. Any pool gives `layout`,
-/// because pools differ in layers only.
+/// The options from Python, extended by the layers and heads that the decoder holds. `layout` may
+/// be that of any pool, because pools differ in layers only.
 fn options(decoder: &NativeDecoder, layout: &KvLayout, text: &str) -> serde_json::Result<Options> {
     let mut options: Map<String, Value> = serde_json::from_str(text)?;
     let kv = &decoder.info().kv;

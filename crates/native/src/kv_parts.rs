@@ -1,4 +1,5 @@
-//! Parts of a disk tier whose payload Python moves to accelerator memory.
+//! KV parts (one head of one chunk each) of a disk tier whose payload Python moves to accelerator
+//! memory.
 
 use std::fs::File;
 use std::io;
@@ -8,10 +9,11 @@ use std::sync::{Mutex, PoisonError};
 use penstock_kvstore::{Mover, PartKey, Pool, TierError};
 use pyo3::prelude::*;
 
-/// Digest, blocks, head, first layer and end layer.
+/// Name of a KV part: the chunk's digest and number of blocks, the head, the first layer and the
+/// layer after the last.
 pub(crate) type Name = ([u8; 32], u16, u16, (u16, u16));
 
-/// Loads a part through `take(descriptor)`, which reads its payload from an open file.
+/// Loads a part of `bytes` bytes of payload, which `take(descriptor)` reads from an open file.
 pub(crate) fn load_by<P: Pool>(
     py: Python<'_>,
     mover: &Mover<P>,
@@ -33,7 +35,7 @@ fn key((digest, blocks, head, layers): Name) -> PartKey {
     }
 }
 
-/// A Python callback that moves a payload, and its exception, if any.
+/// A Python callback that moves a payload, and the exception that it raised, if any.
 struct Callback {
     function: Py<PyAny>,
     raised: Mutex<Option<PyErr>>,

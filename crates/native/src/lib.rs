@@ -29,7 +29,7 @@ mod vectors;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
-/// Runs the front door with its configuration (JSON) until it is drained; returns the process's
+/// Runs the API server with its configuration (JSON) until it is drained; returns the process's
 /// exit code.
 #[pyfunction]
 fn front_door(py: Python<'_>, config_json: String) -> PyResult<i32> {

@@ -33,7 +33,8 @@ impl LoadRun {
         })
     }
 
-    /// Adds requests (due, must_produce, body) with ascending due times.
+    /// Adds requests (due, must_produce, body) with ascending due times, in seconds after the
+    /// start. `must_produce` is the required number of output tokens; 0 = any.
     fn add(&self, requests: Vec<(f64, u32, Bound<'_, PyBytes>)>) -> PyResult<()> {
         let requests = requests
             .into_iter()
@@ -60,14 +61,15 @@ impl LoadRun {
         self.run.stop();
     }
 
-    /// Waits for the end without the GIL. Returns whether the load has ended.
+    /// Waits up to `seconds` for the end of the load, without the GIL. Returns whether it has
+    /// ended.
     fn wait(&self, py: Python<'_>, seconds: f64) -> PyResult<bool> {
         let limit = Duration::try_from_secs_f64(seconds)
             .map_err(|e| PyValueError::new_err(format!("seconds: {e}")))?;
         py.detach(|| self.run.wait(limit)).map_err(error)
     }
 
-    /// Current counts.
+    /// Current numbers of requests by state.
     fn progress<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let counts = PyDict::new(py);
         let progress = self.run.progress();
@@ -86,7 +88,7 @@ impl LoadRun {
         Ok(counts)
     }
 
-    /// Takes the records as columns, once, after the end.
+    /// Takes the records of all requests as columns. Works once, after the end of the load.
     fn take<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let columns = py.detach(|| self.run.take()).map_err(error)?;
         let taken = PyDict::new(py);
@@ -121,7 +123,7 @@ impl LoadRun {
     }
 }
 
-/// A column in native byte order, for `array.array`.
+/// The bytes of a column in native byte order, for `array.array`.
 fn packed<'py, T: Copy, const N: usize>(
     py: Python<'py>,
     column: &[T],

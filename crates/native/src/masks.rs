@@ -22,7 +22,7 @@ pub(crate) struct SequenceMasks {
     native: Arc<Constraint>,
 }
 
-/// A row's mask, or its result if it must not be sampled.
+/// The mask of a position, or the sentinel to return in place of its token.
 #[derive(IntoPyObject)]
 pub(crate) enum Answer<'py> {
     Mask(Bound<'py, PyBytes>),
@@ -31,7 +31,8 @@ pub(crate) enum Answer<'py> {
 
 #[pymethods]
 impl GrammarMasks {
-    /// For the checkpoint at `path`; `threads` is the number of compute threads.
+    /// Reads the vocabulary from the checkpoint at `path`; `threads` is the number of compute
+    /// threads.
     #[new]
     fn new(path: PathBuf, threads: usize) -> Self {
         Self {
@@ -39,8 +40,8 @@ impl GrammarMasks {
         }
     }
 
-    /// Starts a sequence with an encoded grammar and the existing `output`. `ends` are the tokens
-    /// that may end it. ValueError if the bytes are not a grammar.
+    /// Starts a sequence with an encoded grammar and `output`, the tokens that it already has.
+    /// `ends` are the tokens that may end it. ValueError if the bytes are not a grammar.
     fn start(&self, grammar: &[u8], ends: Vec<u32>, output: Vec<i32>) -> PyResult<SequenceMasks> {
         let grammar = Grammar::decode(grammar);
         let grammar = grammar.map_err(|e| PyValueError::new_err(e.to_string()))?;
@@ -48,7 +49,8 @@ impl GrammarMasks {
         Ok(SequenceMasks { native })
     }
 
-    /// Cost of masks since the previous call: number, seconds of computation, seconds of waiting.
+    /// Cost of masks since the previous call: their number, seconds that computing them took,
+    /// seconds that rows of the batch waited for them.
     fn take_cost(&self) -> (u32, f64, f64) {
         let cost = self.native.take_cost();
         (cost.count, cost.seconds, cost.wait_seconds)
@@ -57,21 +59,22 @@ impl GrammarMasks {
 
 #[pymethods]
 impl SequenceMasks {
-    /// Appends output tokens; the next masks are for the row after them.
+    /// Appends output tokens. The next masks apply to the position after the last of them.
     fn accept(&self, tokens: Vec<i32>) {
         self.native.accept(&tokens);
         self.native.queue();
     }
 
-    /// Sets the drafts of the next step.
+    /// Sets the draft tokens of the next step, and starts computing their masks.
     fn expect(&self, drafts: Vec<i32>) {
         self.native.expect(&drafts);
         self.native.queue();
     }
 
-    /// The mask after `drafts` drafts: one bit per token, lowest bit of the first byte first.
-    /// `None` after a draft that the grammar forbids, `LATE_MASK` after `timeout` seconds,
-    /// `NO_TOKEN` if the grammar failed.
+    /// The mask of the position after the first `drafts` drafts: one bit per token of the
+    /// vocabulary, lowest bit of the first byte first. `None` after a draft that the grammar
+    /// forbids, `LATE_MASK` if the mask is not ready within `timeout` seconds, `NO_TOKEN` if the
+    /// grammar failed.
     fn mask<'py>(&self, py: Python<'py>, drafts: usize, timeout: f64) -> Option<Answer<'py>> {
         let limit = Duration::try_from_secs_f64(timeout.max(0.0)).unwrap_or_default();
         match py.detach(|| self.native.mask(drafts, Instant::now() + limit)) {

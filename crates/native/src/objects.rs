@@ -1,4 +1,4 @@
-//! Python objects shared by several codecs: dataclasses, arrays of token ids.
+//! Conversions that several codecs share: Python dataclasses, arrays of token ids.
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -32,7 +32,7 @@ pub(crate) fn token_array<'py>(py: Python<'py>, ids: &[u32]) -> PyResult<Bound<'
     int_array(py, &ids)
 }
 
-/// Reads a number of alternatives; Python uses -1 for none.
+/// Reads a number of log-probability alternatives; Python uses -1 for no log-probabilities.
 pub(crate) fn alternatives(object: &Bound<'_, PyAny>, field: &str) -> PyResult<Option<u8>> {
     let number: i64 = object.getattr(field)?.extract()?;
     Ok((number >= 0).then(|| u8::try_from(number).unwrap_or(u8::MAX)))

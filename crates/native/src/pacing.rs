@@ -1,4 +1,4 @@
-//! Prompt token budget of mixed steps.
+//! Budget of prompt tokens in mixed steps, which also decode.
 
 use penstock_pacing::PromptBudget as Budget;
 use pyo3::prelude::*;

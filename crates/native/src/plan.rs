@@ -24,7 +24,7 @@ pub(crate) fn codec_error(py: Python<'_>, error: &FrameError) -> PyErr {
     }
 }
 
-/// `array.array(typecode, ...)` of items in native order.
+/// `array.array(typecode, ...)` from `bytes`, the items in native byte order.
 pub(crate) fn array<'py>(
     py: Python<'py>,
     typecode: &str,
@@ -249,7 +249,7 @@ pub(crate) fn decode_result<'py>(py: Python<'py>, data: &[u8]) -> PyResult<Bound
     )
 }
 
-/// Size of the largest plan in bytes.
+/// Size of the largest step plan in bytes.
 #[pyfunction]
 #[pyo3(signature = (sequences, tokens, groups, added, length, /))]
 pub(crate) fn plan_bytes(
@@ -262,7 +262,7 @@ pub(crate) fn plan_bytes(
     penstock_wire::plan_bytes(sequences, tokens, groups, added, length)
 }
 
-/// Size of the largest result in bytes.
+/// Size of the largest step result in bytes.
 #[pyfunction]
 #[pyo3(signature = (sequences, tokens, alternatives, vector, /))]
 pub(crate) fn result_bytes(

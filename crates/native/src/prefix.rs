@@ -1,4 +1,4 @@
-//! The block-hash rule.
+//! Digests that name KV blocks by their tokens and all tokens before them.
 
 use penstock_prefix::{Digest, GROUP_BYTES, Group};
 use pyo3::exceptions::PyValueError;
@@ -22,7 +22,8 @@ pub(crate) fn of_group(bytes: &[u8]) -> PyResult<Group> {
     })
 }
 
-/// Digests of all full units of 16 tokens after `parent`.
+/// Digests of all full units of 16 tokens that follow the unit `parent`; `None` = the prompt's
+/// start.
 #[pyfunction]
 #[pyo3(signature = (identity, parent, tokens, /))]
 pub(crate) fn hash_chain<'py>(
@@ -38,7 +39,7 @@ pub(crate) fn hash_chain<'py>(
     Ok(chain.iter().map(|d| PyBytes::new(py, d)).collect())
 }
 
-/// Root digest of the chains under an adapter and a cache salt.
+/// Root digest of all hash chains with this adapter and cache salt.
 #[pyfunction]
 #[pyo3(signature = (identity, adapter, salt, /))]
 pub(crate) fn hash_root<'py>(

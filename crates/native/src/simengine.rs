@@ -19,13 +19,13 @@ pub(crate) fn sim_serve(py: Python<'_>, config_json: &str) -> PyResult<i32> {
         .map_err(error)
 }
 
-/// Replays a scenario on the simulated engine's batcher; scenario and result are JSON.
+/// Replays a scenario on the simulated engine's batcher; `scenario` and the result are JSON.
 #[pyfunction]
 pub(crate) fn sim_replay(py: Python<'_>, scenario: &str) -> PyResult<String> {
     py.detach(|| penstock_sim::replay(scenario)).map_err(error)
 }
 
-/// Replays a trace on modelled replicas; setup and report are JSON. An exception in
+/// Replays a trace on modelled replicas; `setup` and the returned report are JSON. An exception in
 /// `progress(arrived, requests)` ends the replay.
 #[pyfunction]
 pub(crate) fn fleet_replay(
@@ -49,8 +49,8 @@ pub(crate) fn fleet_replay(
     raised.map_or_else(|| report.map_err(error), Err)
 }
 
-/// Runs an engine with modelled timing behind a front door's socket; returns the process's exit
-/// code.
+/// Runs an engine with modelled timing, which connects to an API server's socket; returns the
+/// process's exit code.
 #[pyfunction]
 pub(crate) fn sim_wire(py: Python<'_>, socket: &str, config_json: &str) -> PyResult<i32> {
     py.detach(|| penstock_sim::serve_wire(socket, config_json))

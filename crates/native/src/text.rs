@@ -36,11 +36,11 @@ fn json<T: DeserializeOwned>(what: &str, text: &str) -> PyResult<T> {
 #[pyclass(frozen)]
 pub(crate) struct Tokenizer {
     model: TextModel,
-    /// Created with the first grammar.
+    /// Created when the first grammar is compiled.
     compiler: OnceLock<Compiler>,
 }
 
-/// A constraint on an output.
+/// A grammar that constrains an output, encoded and compiled.
 #[pyclass(frozen)]
 pub(crate) struct Grammar {
     encoded: Vec<u8>,
@@ -143,7 +143,7 @@ impl Tokenizer {
     fn compiler(&self) -> Result<&Compiler, GrammarError> {
         if self.compiler.get().is_none() {
             let made = Compiler::new(Vocabulary::new(&self.model.tokenizer)?);
-            // Another thread may have set it first.
+            // An error means that another thread has set it first.
             let _ = self.compiler.set(made);
         }
         self.compiler.get().ok_or(GrammarError::Busy)
@@ -152,7 +152,7 @@ impl Tokenizer {
 
 #[pymethods]
 impl Grammar {
-    /// Opaque bytes for a request.
+    /// The encoded grammar, opaque bytes for a request.
     #[getter]
     fn encoded<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.encoded)
@@ -180,13 +180,13 @@ impl Grammar {
     }
 }
 
-/// Runs a trial of a request's grammar and returns its outcome.
+/// Compiles the grammars of a job (JSON) on trial and returns the outcome.
 #[pyfunction]
 pub(crate) fn try_grammar(job: &str) -> PyResult<String> {
     run_trial(job).map_err(|e| PyValueError::new_err(e.to_string()))
 }
 
-/// Runs a template job from another process and returns its outcome.
+/// Renders a chat template for another process; `job` and the outcome are JSON.
 #[pyfunction]
 pub(crate) fn run_template(job: &str) -> PyResult<String> {
     run_template_job(job).map_err(|e| PyValueError::new_err(e.to_string()))

@@ -1,4 +1,5 @@
-//! The index of the RAM tier (`penstock_kvstore::eviction`).
+//! The index of the RAM tier: which block is in which slot, and which blocks are evicted
+//! (`penstock_kvstore::eviction`).
 
 use penstock_kvstore::Digest;
 use penstock_kvstore::eviction::{IndexError, IndexOptions, Rule, TierIndex as Index};
@@ -20,7 +21,7 @@ fn refused(error: IndexError) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
-/// Slots of the RAM tier.
+/// The slots of the RAM tier, and the digests of the blocks in them.
 #[pyclass]
 pub(crate) struct TierIndex {
     index: Index,
@@ -50,7 +51,7 @@ impl TierIndex {
         Ok(Self { index })
     }
 
-    /// Slots of the longest stored run of `digests` from index `start` on.
+    /// Slots of the longest run of `digests` from index `start` on whose blocks are all stored.
     #[pyo3(signature = (digests, start = 0))]
     fn lookup(&mut self, digests: &Bound<'_, PyAny>, start: usize) -> PyResult<Vec<u32>> {
         let mut found = Vec::new();
@@ -62,7 +63,7 @@ impl TierIndex {
         Ok(self.index.peek(&names(digests)?))
     }
 
-    /// Assigns a slot to each digest; -1 = refused, -2 = already stored.
+    /// Assigns a slot to the block of each digest; -1 = refused, -2 = already stored.
     #[pyo3(signature = (digests, parent = None, awaited = false))]
     fn admit(
         &mut self,
@@ -112,13 +113,14 @@ impl TierIndex {
         Ok(self.index.clear(group))
     }
 
-    /// Digests evicted since the last `admit` or the last call.
+    /// Digests of blocks that were evicted since the last `admit` began, or since the last call of
+    /// this method.
     fn take_left<'py>(&mut self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
         let left = self.index.take_left();
         left.iter().map(|digest| PyBytes::new(py, digest)).collect()
     }
 
-    /// Current state, and evictions since the start.
+    /// Slots in use and pinned now, and evictions and refusals since the start.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = self.index.stats();
         let counts = [

@@ -15,7 +15,7 @@ use crate::prefix::{digest, of_group};
 
 const TRANSFER: &str = "penstock.core.transfer";
 
-/// Reads a `Transfer`; ValueError for names of the wrong length.
+/// Reads a `Transfer`; ValueError for digests or salt groups of the wrong length.
 pub(crate) fn read_transfer(transfer: &Bound<'_, PyAny>) -> PyResult<Transfer> {
     let py = transfer.py();
     let field = |name| transfer.getattr(name);
@@ -41,7 +41,7 @@ pub(crate) fn read_transfer(transfer: &Bound<'_, PyAny>) -> PyResult<Transfer> {
     })
 }
 
-/// Splits `keys` into the chunks or the salt group that they name.
+/// Splits `keys` into the digests of chunks or, for a clear, the salt group.
 fn names(kind: TransferKind, keys: &[u8]) -> PyResult<(Vec<Digest>, Option<Group>)> {
     if kind == TransferKind::Clear {
         return Ok((Vec::new(), given(keys).map(of_group).transpose()?));
@@ -123,7 +123,7 @@ fn read_result(result: &Bound<'_, PyAny>) -> PyResult<TransferResult> {
     })
 }
 
-/// Encodes a `Transfer` that ranks start after a number of plans.
+/// Encodes a `Transfer` that ranks start after they have computed `after` plans.
 #[pyfunction]
 #[pyo3(signature = (transfer, after, /))]
 pub(crate) fn encode_transfer<'py>(
@@ -148,7 +148,8 @@ pub(crate) fn decode_transfer<'py>(
     Ok((write_transfer(py, transfer)?, after))
 }
 
-/// Encodes results as messages of at most `capacity` bytes, or of a single result.
+/// Encodes results as messages of at most `capacity` bytes; a larger result is a message of its
+/// own.
 #[pyfunction]
 #[pyo3(signature = (results, capacity, /))]
 pub(crate) fn encode_transfer_results<'py>(
@@ -179,7 +180,7 @@ pub(crate) fn decode_transfer_results<'py>(
         .collect()
 }
 
-/// Size in bytes of the largest transfer over a pool of `blocks`.
+/// Size in bytes of the largest transfer over a pool of `blocks` blocks.
 #[pyfunction]
 #[pyo3(signature = (blocks, /))]
 pub(crate) fn transfer_bytes(blocks: usize) -> usize {

@@ -42,7 +42,8 @@ pub(crate) fn cosine(a: &[u8], b: &[u8]) -> PyResult<f32> {
     ))
 }
 
-/// Truncates `ids`, the tokens `bare` of a text enclosed in special tokens, to `most`.
+/// Truncates `ids` to `most` tokens: the tokens `bare` of a text lose tokens at one end, the
+/// special tokens around them are kept.
 #[pyfunction]
 #[pyo3(signature = (ids, bare, most, keep_last, /))]
 pub(crate) fn shortened_ids(
