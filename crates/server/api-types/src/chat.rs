@@ -15,22 +15,24 @@ use crate::error::ApiError;
 pub struct ChatRequest {
     pub common: Common,
     /// A non-empty array of objects. Every `role` is a string; every `content` is a string or null:
-    /// text parts have been joined with newlines. Other members are left as they came, for the
+    /// text parts have been joined with newlines. Other members are unchanged, for the chat
     /// template.
     pub messages: Value,
     pub add_generation_prompt: bool,
-    /// Alternatives per token, 0 to 20; `None` for no log-probabilities at all.
+    /// Number of alternatives per output token, 0 to 20; `None` for no log-probabilities at all.
     pub logprobs: Option<u8>,
     pub tools: Tools,
     /// Include the reasoning in the response.
     pub include_reasoning: bool,
     /// The output continues the last message.
     pub continue_final: bool,
-    /// Alternatives per token of the prompt, 0 to 20; `None` for no log-probabilities of it.
+    /// Number of alternatives per prompt token, 0 to 20; `None` for no log-probabilities of the
+    /// prompt.
     pub prompt_logprobs: Option<u8>,
     /// Log-probabilities name tokens by id, `token_id:17`.
     pub tokens_as_ids: bool,
-    /// A chat template in place of the model's own, which the server must trust.
+    /// A chat template that replaces the model's own; rejected unless the server trusts clients'
+    /// templates.
     pub template: Option<String>,
     /// Extra variables for the chat template.
     pub template_kwargs: Map<String, Value>,
@@ -80,7 +82,7 @@ pub(super) fn take_end(fields: &mut Fields<'_>) -> Result<(bool, bool), ApiError
     Ok((begins, goes_on))
 }
 
-/// `logprobs: true` with `top_logprobs` alternatives.
+/// Takes `logprobs` and `top_logprobs`; returns the number of alternatives.
 fn take_logprobs(fields: &mut Fields<'_>) -> Result<Option<u8>, ApiError> {
     let wanted = fields.flag("logprobs", false)?;
     match fields.integer("top_logprobs", 0..=i64::from(MAX_LOGPROBS))? {
@@ -92,7 +94,7 @@ fn take_logprobs(fields: &mut Fields<'_>) -> Result<Option<u8>, ApiError> {
     }
 }
 
-/// Variables of the template.
+/// Takes the extra variables for the chat template.
 pub(super) fn take_template_kwargs(
     fields: &mut Fields<'_>,
 ) -> Result<Map<String, Value>, ApiError> {

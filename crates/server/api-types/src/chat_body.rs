@@ -1,5 +1,5 @@
-//! Converts requests of other protocols to a chat body, which chat's own parser reads, so that
-//! limits, errors and defaults are the same.
+//! Converts requests of other protocols to the body of a chat request. The parser of chat requests
+//! then reads that body, so that limits, errors and defaults are the same.
 
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
@@ -11,7 +11,7 @@ use crate::error::ApiError;
 /// Pairs of chat's field name and the other protocol's name.
 pub(crate) type Names = &'static [(&'static str, &'static str)];
 
-/// Builder of a chat body.
+/// Builder of the body of a chat request.
 #[derive(Debug, Default)]
 pub(crate) struct ChatBody(Vec<(&'static str, Box<RawValue>)>);
 
@@ -46,7 +46,7 @@ impl ChatBody {
     }
 }
 
-/// Renames the fields in an error to the client's protocol.
+/// Replaces chat's field names in an error by those of the client's protocol.
 pub(crate) fn renamed(mut error: ApiError, names: Names) -> ApiError {
     let known = error.param.as_deref().and_then(|param| {
         let known = names.iter().find(|(chat, _)| *chat == param);

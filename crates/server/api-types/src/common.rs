@@ -14,7 +14,7 @@ const MAX_STOP_STRINGS: usize = 16;
 const MAX_STOP_STRING_BYTES: usize = 1024;
 const MAX_STOP_TOKEN_IDS: usize = 256;
 const MAX_CACHE_SALT_BYTES: usize = 256;
-/// Most choices of one prompt.
+/// Maximum number of choices per prompt.
 const MAX_CHOICES: i64 = 128;
 
 /// Validated parameters of a generation request. `None`: the server's default.
@@ -35,7 +35,7 @@ pub struct Common {
     pub logits: LogitRules,
     /// Grammar that constrains the output.
     pub grammar: Option<OutputGrammar>,
-    /// Choices of each prompt, at least 1.
+    /// Number of choices per prompt, at least 1.
     pub n: usize,
     pub stop: Vec<String>,
     /// Whether the text includes the stop string.
@@ -44,7 +44,7 @@ pub struct Common {
     pub ignore_eos: bool,
     pub skip_special_tokens: bool,
     pub return_token_ids: bool,
-    /// Last tokens of the prompt to keep; 0: as many as fit.
+    /// Number of tokens to keep at the end of the prompt; 0: all that fit the context.
     pub truncate_prompt: Option<usize>,
     pub cache_salt: Option<String>,
     /// Lower values are served first, if the engine schedules by priority.
@@ -74,7 +74,7 @@ pub struct StreamOptions {
 }
 
 impl Common {
-    /// Upper bound on prompt tokens before truncation, given the bound `length` after it.
+    /// Maximum number of prompt tokens before truncation, if `length` is the maximum after it.
     pub fn prompt_limit(&self, length: u32) -> u32 {
         self.truncate_prompt.map_or(length, |_| u32::MAX)
     }
@@ -115,7 +115,7 @@ impl Common {
     }
 }
 
-/// Last tokens of a prompt to keep; 0: as many as fit the model.
+/// Takes the number of tokens to keep at the end of a prompt; 0: all that fit the context.
 pub(super) fn take_truncation(fields: &mut Fields<'_>) -> Result<Option<usize>, ApiError> {
     let most = fields.integer("truncate_prompt_tokens", -1..=i64::from(i32::MAX))?;
     Ok(most.map(|tokens| tokens.max(0) as usize))
@@ -134,7 +134,7 @@ fn take_resume(
 }
 
 fn take_stream_options(fields: &mut Fields<'_>, stream: bool) -> Result<StreamOptions, ApiError> {
-    // An explicit Option: a missing member of the object is false, a null member too.
+    // Options, because a missing member and a null member both mean false.
     #[derive(Deserialize)]
     struct Wire {
         include_usage: Option<bool>,
@@ -182,7 +182,8 @@ fn take_min_tokens(fields: &mut Fields<'_>, max_tokens: MaxTokens) -> Result<u32
     }
 }
 
-/// Rejects a grammar with `ignore_eos`: the grammar decides the end of the output.
+/// Takes the grammar. Rejects a grammar with `ignore_eos`, because the grammar decides the end of
+/// the output.
 fn take_grammar(fields: &mut Fields<'_>) -> Result<Option<OutputGrammar>, ApiError> {
     let grammar = OutputGrammar::take(fields)?;
     match grammar {

@@ -12,11 +12,11 @@ use crate::error::ApiError;
 #[derive(Debug, Clone, PartialEq)]
 pub struct CompletionRequest {
     pub common: Common,
-    /// Not empty. Each becomes one choice with its position as index.
+    /// Not empty. The choices of the response are numbered prompt by prompt: `n` for each.
     pub prompts: Vec<Prompt>,
-    /// Put the prompt before the output.
+    /// Put the prompt's text before the output.
     pub echo: bool,
-    /// Alternatives per token, 0 to 20; `None` for no log-probabilities at all.
+    /// Number of alternatives per token, 0 to 20; `None` for no log-probabilities at all.
     pub logprobs: Option<u8>,
     /// Let the tokenizer add its BOS and the like to prompts given as text.
     pub add_special_tokens: bool,
@@ -55,7 +55,7 @@ impl CompletionRequest {
     }
 }
 
-/// The prompts of the field `name`, not empty.
+/// Takes the prompts in the field `name`; there is at least one.
 pub(super) fn take_prompts(
     fields: &mut Fields<'_>,
     name: &'static str,
@@ -184,7 +184,7 @@ mod tests {
         }
     }
 
-    /// It keeps one token, as any other small share does.
+    /// Such a `top_p` keeps one token, as any other small value does.
     #[test]
     fn a_share_below_32_bits_is_the_least_share() {
         let request = parse(r#"{"prompt":"a","top_p":1e-320}"#).unwrap();

@@ -1,4 +1,4 @@
-//! A conversation in chat's form, built from the items or blocks of another protocol.
+//! Builds a conversation in chat format from the items or blocks of another protocol.
 
 use serde_json::{Map, Value, json};
 
@@ -42,7 +42,8 @@ impl Conversation {
         }
     }
 
-    /// Adds text of the assistant. It extends the text of the turn, unless calls follow that.
+    /// Adds text of the assistant to its last message; begins a new message if that one has tool
+    /// calls.
     pub(crate) fn assistant(&mut self, text: String) {
         let calls = |assistant: &Assistant| !assistant.calls.is_empty();
         if self.assistant.as_ref().is_some_and(calls) {
@@ -55,7 +56,7 @@ impl Conversation {
         }
     }
 
-    /// Adds reasoning of the assistant, which precedes its output.
+    /// Adds reasoning of the assistant; begins a new message if the last one already has output.
     pub(crate) fn reasoning(&mut self, text: String) {
         if self.assistant.as_ref().is_some_and(Assistant::has_output) {
             self.close();
@@ -63,7 +64,7 @@ impl Conversation {
         self.assistant.get_or_insert_default().reasoning.push(text);
     }
 
-    /// A call of the assistant; `arguments` is JSON text.
+    /// Adds a tool call of the assistant; `arguments` is JSON text.
     pub(crate) fn call(&mut self, id: &str, name: &str, arguments: &str) {
         let function = json!({"name": name, "arguments": arguments});
         let call = json!({"id": id, "type": "function", "function": function});
@@ -111,7 +112,7 @@ impl Conversation {
     }
 }
 
-/// Appends a paragraph in place; copying each time would make long turns quadratic.
+/// Appends a paragraph in place: with a copy for each, long turns would take quadratic time.
 fn append(own: &mut String, text: &str) {
     own.push_str("\n\n");
     own.push_str(text);
@@ -123,8 +124,8 @@ impl Assistant {
     }
 }
 
-/// The text of a string or of a list of text parts, joined by line ends as chat does. `at` names
-/// the place for errors, `kinds` are the part types that hold text.
+/// The text of a string, or of a list of text parts joined with newlines, as in chat requests. `at`
+/// names the place for errors, `kinds` are the part types that contain text.
 pub(crate) fn text_of(
     content: &Value,
     at: impl Fn() -> String,
@@ -169,7 +170,7 @@ pub(crate) fn required<'a>(
     member(object, name).ok_or_else(|| refused(&at(), format!("{}.{name} must be a string.", at())))
 }
 
-/// A 400 whose `param` is the field that the place `at` begins with.
+/// A 400 error about the place `at`, such as `input[2].content`; `param` is the field at its start.
 pub(crate) fn refused(at: &str, message: String) -> ApiError {
     let end = at.find(['[', '.']).unwrap_or(at.len());
     ApiError::invalid(at[..end].to_owned(), message)
@@ -216,8 +217,8 @@ mod tests {
         );
     }
 
-    /// A text that is copied for each turn would move each time; one that grows moves as often as
-    /// its size doubles.
+    /// A text that is copied for each turn would move in memory each time. A text that grows in
+    /// place moves only when its capacity doubles.
     #[test]
     fn turns_in_a_row_are_not_copied_for_each() {
         const TURNS: usize = 100_000;

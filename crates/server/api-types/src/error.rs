@@ -5,8 +5,7 @@ use std::borrow::Cow;
 
 use serde::Serialize;
 
-/// Longest message sent to a client, in bytes: a bad request must not be answered with a larger
-/// one.
+/// Maximum bytes of a message sent to a client, which may quote parts of a large request.
 const MAX_MESSAGE: usize = 1000;
 
 /// An error in OpenAI form together with its HTTP status.
@@ -73,8 +72,8 @@ impl ApiError {
         Self::new(400, "invalid_request_error", message)
     }
 
-    /// 400: the prompt, or the prompt and the tokens asked for, do not fit the context.
-    /// Clients match on the beginning of this message, and on the code in the message (LangChain).
+    /// 400: the prompt, or prompt and requested output together, do not fit the context. Clients
+    /// match on the beginning of this message, and on the code in the message (LangChain).
     pub fn context_length(max_model_len: u32, prompt_tokens: usize, asked: Option<u32>) -> Self {
         let asked = asked.map_or(String::new(), |n| format!(" and asks for {n} more"));
         let message = format!(
@@ -109,7 +108,7 @@ impl ApiError {
         error
     }
 
-    /// 401.
+    /// 401: the request has no valid API key.
     pub fn unauthorized() -> Self {
         let mut error = Self::new(
             401,
@@ -229,7 +228,7 @@ impl ApiError {
         error
     }
 
-    /// 405.
+    /// 405: the path does not accept the method.
     pub fn method_not_allowed(method: &str, path: &str) -> Self {
         let path = capped(path.to_owned(), 200);
         let mut error = Self::new(
@@ -256,7 +255,7 @@ impl ApiError {
         Self::new(408, "invalid_request_error", message)
     }
 
-    /// 413.
+    /// 413: the request body is too large.
     pub fn body_too_large(limit: usize) -> Self {
         let mut error = Self::new(
             413,
@@ -279,7 +278,7 @@ impl ApiError {
         error
     }
 
-    /// 429: the key that the request carries has used up `most` of a limit.
+    /// 429: the request's API key has reached a rate limit; `limit` is its name, `most` its value.
     pub fn rate_limited(limit: &str, most: u32, retry_after_s: u32) -> Self {
         let message = format!(
             "This API key has reached its {limit} of {most}. Try again in {retry_after_s} s."

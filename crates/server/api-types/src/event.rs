@@ -4,13 +4,13 @@
 use bytes::{BufMut, BytesMut};
 use serde::Serialize;
 
-/// Appends an event; `body` serialises as an object, which `type` is put in front of.
+/// Appends an event. `body` must serialise as an object; the event adds `type` as its first member.
 pub(crate) fn named(out: &mut BytesMut, name: &str, body: &impl Serialize) {
     for piece in ["event: ", name, "\ndata: {\"type\":\"", name, "\""] {
         out.extend_from_slice(piece.as_bytes());
     }
     let start = out.len();
-    // Plain data with string keys always serialises, and memory takes it.
+    // Cannot fail: plain data with string keys, written to memory.
     let written = serde_json::to_writer(out.writer(), body);
     debug_assert!(written.is_ok(), "plain data serialises: {written:?}");
     if out[start..].starts_with(b"{}") {

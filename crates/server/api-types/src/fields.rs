@@ -24,14 +24,15 @@ pub struct Fields<'a> {
     body: usize,
 }
 
-/// The names of fields that parsers take, which a test compares with the documented ones.
+/// Records the names of the fields that parsers take; a test compares them with the documented
+/// fields.
 #[cfg(test)]
 pub(crate) mod asked {
     use std::cell::RefCell;
     use std::collections::BTreeSet;
 
     thread_local! {
-        /// One set for each body that was split, in order.
+        /// One set of names for each body that was parsed, in order.
         static ASKED: RefCell<Vec<BTreeSet<String>>> = const { RefCell::new(Vec::new()) };
     }
 
@@ -39,7 +40,7 @@ pub(crate) mod asked {
         ASKED.take();
     }
 
-    /// The names asked of the first body since [`begin`].
+    /// The names of the fields taken from the first body since [`begin`].
     pub(crate) fn first() -> BTreeSet<String> {
         ASKED.with_borrow(|bodies| bodies[0].clone())
     }
@@ -106,7 +107,7 @@ impl<'a> Fields<'a> {
         self.take_raw(name).map(|raw| read(name, raw)).transpose()
     }
 
-    /// Removes a field, tells `null` (`Some(None)`) from absent (`None`).
+    /// Removes a field; distinguishes `null` (`Some(None)`) from an absent field (`None`).
     pub fn take_nullable<T: DeserializeOwned>(
         &mut self,
         name: &'static str,
@@ -192,7 +193,7 @@ impl<'de> Visitor<'de> for SplitVisitor {
 #[serde(untagged, expecting = "expected a number")]
 pub(super) enum Number {
     Integer(i64),
-    /// Beyond `i64`.
+    /// Above the largest `i64`.
     Large(u64),
     Float(f64),
     Text(String),
@@ -229,7 +230,8 @@ impl Number {
         }
     }
 
-    /// Whether the bound is only the limit of the type.
+    /// Whether the upper bound is only that of the integer type, which errors about small values
+    /// omit.
     fn is_open(high: i128) -> bool {
         high == i128::from(u32::MAX) || high == i128::from(i32::MAX)
     }
@@ -274,8 +276,8 @@ pub(super) fn read<T: DeserializeOwned>(name: &'static str, raw: &RawValue) -> R
         .map_err(|e| ApiError::invalid(name, format!("{name}: {}.", reason(&e))))
 }
 
-/// Reads one raw value that must be an object: serde would also accept a list of the members for
-/// `T`.
+/// Reads one raw value that must be an object: for `T`, serde would also accept a list of its
+/// members' values.
 pub(super) fn read_object<T: DeserializeOwned>(
     name: &'static str,
     raw: &RawValue,

@@ -1,4 +1,5 @@
-//! Grammars of outputs, in the spellings of OpenAI, vLLM, SGLang and llama.cpp.
+//! Request fields with a grammar that constrains the output, as spelled by OpenAI, vLLM, SGLang and
+//! llama.cpp.
 
 use penstock_wire::{Grammar, GrammarKind, MAX_GRAMMAR_BYTES};
 use serde::Deserialize;
@@ -14,7 +15,7 @@ pub struct OutputGrammar {
     pub grammar: Grammar,
 }
 
-/// Fields that hold a grammar and nothing else.
+/// Fields that contain a grammar and nothing else.
 const PLAIN: &[(&str, GrammarKind)] = &[
     ("guided_json", GrammarKind::JsonSchema),
     ("json_schema", GrammarKind::JsonSchema),
@@ -28,7 +29,7 @@ const PLAIN: &[(&str, GrammarKind)] = &[
 ];
 
 impl OutputGrammar {
-    /// A grammar that the field `field` asks for.
+    /// A grammar from the request field `field`.
     ///
     /// # Errors
     /// 400 when the text is empty or too long.
@@ -80,7 +81,8 @@ fn any_object(field: &'static str) -> OutputGrammar {
     OutputGrammar { field, grammar }
 }
 
-/// The grammar of a value: schemas and tags may be objects or strings that hold them.
+/// The grammar in the value of a field. Schemas and tags may be objects, or strings with their
+/// JSON.
 fn of(field: &'static str, kind: GrammarKind, raw: &RawValue) -> Result<OutputGrammar, ApiError> {
     let text = match kind {
         GrammarKind::Choice => {

@@ -1,4 +1,4 @@
-//! Bodies of `/v1/kv`: a prefix, in the form of a generation request.
+//! Bodies of `/v1/kv`: a prefix of prompts, in the format of a generation request.
 
 use super::common::take_cache_salt;
 use super::completion::{Prompt, take_prompts};
@@ -8,7 +8,7 @@ use super::tokenize::TokenizeInput;
 use super::tools::Tools;
 use crate::error::ApiError;
 
-/// A prefix of requests.
+/// A validated request about a prefix of prompts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KvRequest {
     pub model: Option<String>,
@@ -45,7 +45,8 @@ impl KvRequest {
 
 const ONE_INPUT: &str = "exactly one of prompt, messages and prompt_token_ids is required.";
 
-/// Takes the one input. Fields of other inputs remain and are rejected later.
+/// Takes the input from one of three fields. Fields that belong to the other two remain, and are
+/// rejected later.
 fn take_input(fields: &mut Fields<'_>) -> Result<KvInput, ApiError> {
     let given = ["prompt", "messages", "prompt_token_ids"].map(|name| fields.has(name));
     match given {

@@ -1,9 +1,9 @@
 //! Request and response bodies of OpenAI's and Anthropic's APIs, errors and SSE. No IO.
 //!
 //! Requests: a body is split into its fields once ([`Fields`]), each endpoint takes the fields it
-//! understands, and the rest is checked against the table of fields that change the output but are
-//! not built ([`neutral`]). Such a field is accepted at its neutral value and rejected by name
-//! otherwise; unknown fields are ignored, as in other OpenAI-compatible servers.
+//! understands, and the rest is checked against the table of fields that would change the output
+//! but are not implemented ([`neutral`]). Such a field is accepted at its neutral value and
+//! rejected by name otherwise; unknown fields are ignored, as in other OpenAI-compatible servers.
 
 pub mod error;
 pub mod sse;
@@ -54,5 +54,6 @@ pub use resume::{FAILED_MARK, MARK, Origin, RESUMABLE, Resume};
 pub use tokenize::{DetokenizeRequest, TokenizeInput, TokenizeRequest};
 pub use tools::{Tool, ToolChoice, Tools};
 
-/// Upper bound on requested alternatives per position.
+/// Upper bound on the alternatives (most likely tokens with log-probabilities) that a request may
+/// have per token.
 pub const MAX_LOGPROBS: u8 = 20;

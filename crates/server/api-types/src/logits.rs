@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use super::fields::Fields;
 use crate::error::ApiError;
 
-/// Most entries of `logit_bias` and `allowed_token_ids`, and strings in `bad_words`.
+/// Maximum numbers of entries in `logit_bias` and `allowed_token_ids`, and of strings in
+/// `bad_words`.
 const MAX_BIASED: usize = 1024;
 const MAX_ALLOWED: usize = 1024;
 const MAX_BAD_WORDS: usize = 128;
@@ -22,11 +23,12 @@ pub struct LogitRules {
     pub presence_penalty: f32,
     /// In [-2, 2]; 0 is off.
     pub frequency_penalty: f32,
-    /// Token ids and the biases of their logits, in [-100, 100].
+    /// Token ids, and the numbers in [-100, 100] added to their logits.
     pub logit_bias: Vec<(u32, f32)>,
     /// Allow-list of tokens; empty: all.
     pub allowed_token_ids: Vec<u32>,
-    /// Texts that the output must not contain, as the model's tokens spell them.
+    /// Texts that the output must not contain. Only the tokenizer's token sequences for them are
+    /// banned, so other sequences may still spell them.
     pub bad_words: Vec<String>,
 }
 

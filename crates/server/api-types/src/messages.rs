@@ -1,4 +1,4 @@
-//! Messages of a conversation in the form that chat templates take.
+//! Messages of a conversation, normalised to the format that chat templates expect.
 
 use serde_json::{Map, Value, json};
 
@@ -6,7 +6,7 @@ use super::fields::Fields;
 use crate::error::ApiError;
 
 const MAX_ROLE_BYTES: usize = 64;
-/// Most calls of one message.
+/// Maximum number of tool calls per message.
 const MAX_CALLS: usize = 128;
 
 /// Takes and normalises `messages`: text parts are joined, `function_call` becomes a tool call and
@@ -46,7 +46,7 @@ fn normalised(
     Ok(message)
 }
 
-/// Roles are words: templates print them between control tokens.
+/// Checks that the role is a plain word, because chat templates print it between control tokens.
 fn check_role(index: usize, message: &mut Map<String, Value>) -> Result<(), ApiError> {
     let Some(role) = message.get("role").and_then(Value::as_str) else {
         return Err(invalid(format!("messages[{index}].role must be a string.")));
@@ -63,7 +63,7 @@ fn check_role(index: usize, message: &mut Map<String, Value>) -> Result<(), ApiE
     Ok(())
 }
 
-/// The older `function_call` as a list of one call.
+/// Replaces the older `function_call` by a list `tool_calls` of one call.
 fn name_calls(message: &mut Map<String, Value>) {
     if let Some(call) = message.remove("function_call")
         && !call.is_null()

@@ -17,7 +17,7 @@ enum Neutral {
     Empty,
     /// One of these strings.
     OneOf(&'static [&'static str]),
-    /// A list that holds `text` and nothing else.
+    /// A list whose only items are `text`.
     TextOnly,
 }
 
@@ -65,7 +65,7 @@ const NOT_BUILT_IN_POOLING: &[(&str, Neutral)] = &[
     ("mm_processor_kwargs", Neutral::Empty),
 ];
 
-/// Checks the fields that an endpoint has not taken.
+/// Checks the fields that remain after an endpoint has taken its own.
 pub(super) fn check(fields: &Fields<'_>) -> Result<(), ApiError> {
     check_against(NOT_BUILT, fields)
 }

@@ -15,7 +15,7 @@ pub enum FinishReason {
     FunctionCall,
 }
 
-/// What stopped it, beyond EOS: vLLM's `stop_reason`.
+/// What stopped the choice, unless it was EOS: vLLM's `stop_reason`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum StopReason {
@@ -94,7 +94,7 @@ pub struct CompletionResponse<'a> {
     pub usage: Usage,
 }
 
-/// A choice of `/v1/completions`, in a response as in a chunk.
+/// A choice of `/v1/completions`: whole, or the part of it in one chunk of a stream.
 #[derive(Debug, Serialize)]
 pub struct CompletionChoice<'a> {
     pub index: u32,
@@ -111,7 +111,7 @@ pub struct CompletionChoice<'a> {
 /// Parallel lists, one item per token. `None`: the first token of a prompt has no probability.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct CompletionLogprobs {
-    /// Characters before the token.
+    /// Number of characters in the text before the token.
     pub text_offset: Vec<u32>,
     pub token_logprobs: Vec<Option<f32>>,
     pub tokens: Vec<String>,
@@ -119,7 +119,7 @@ pub struct CompletionLogprobs {
 }
 
 /// Log-probability by token text: an object with the likeliest token first. Of several tokens with
-/// one text, as halves of characters have, only the first is kept.
+/// the same text, such as parts of characters, only the first is kept.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TokenScores(Vec<(String, f32)>);
 
@@ -147,18 +147,18 @@ pub struct ChatResponse<'a> {
     pub usage: Usage,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_token_ids: Option<&'a [u32]>,
-    /// vLLM's form: for each token of the prompt null or scores by token id.
+    /// In vLLM's format: for each prompt token, null or scores by token id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_logprobs: Option<Vec<Option<PromptScores>>>,
 }
 
-/// Scores of one position by token id.
+/// Log-probabilities at one position of the prompt, by token id.
 pub type PromptScores = BTreeMap<String, PromptLogprob>;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PromptLogprob {
     pub logprob: f32,
-    /// From 1.
+    /// Rank of the token at its position; 1 = the most likely.
     pub rank: u32,
     pub decoded_token: String,
 }
@@ -179,14 +179,15 @@ pub struct AssistantMessage<'a> {
     pub role: &'static str,
     /// Null when there are calls and no text.
     pub content: Option<&'a str>,
-    /// Reasoning in vLLM's spelling, and in the one of DeepSeek and SGLang: clients read either.
+    /// Reasoning, twice: with vLLM's field name, then with that of DeepSeek and SGLang. A client
+    /// reads one of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<&'a str>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub tool_calls: &'a [ToolCall<'a>],
-    /// Answers `functions`.
+    /// In place of `tool_calls` if the request used `functions`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub function_call: Option<FunctionCall<'a>>,
 }
@@ -194,7 +195,7 @@ pub struct AssistantMessage<'a> {
 /// A tool call, or a chunk of one: only the first chunk has `id`, `kind` and the name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ToolCall<'a> {
-    /// In streams.
+    /// Only in streams.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub index: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -275,7 +276,7 @@ pub struct Model<'a> {
     pub object: &'static str,
     pub created: u64,
     pub owned_by: &'static str,
-    /// Source of the weights.
+    /// The first name that the server serves the model by; in vLLM, the path of the weights.
     pub root: &'a str,
     /// Null until the engine is ready.
     pub max_model_len: Option<u32>,

@@ -15,7 +15,7 @@ pub const RESUMABLE: &str = "x-penstock-resumable";
 /// Start of a mark, an SSE comment with JSON that ends with an empty line. The tokens of all marks
 /// so far reproduce the events before the mark.
 pub const MARK: &[u8] = b":resume ";
-/// Precedes an error event: another server may be able to resume.
+/// Content of the mark before an error event after which another server may resume the stream.
 pub const FAILED_MARK: &[u8] = b"\"failed\"";
 
 const FIELD: &str = "resume";
@@ -32,7 +32,7 @@ pub struct Origin {
     pub calls: u64,
 }
 
-/// The output so far.
+/// The output that a client has received of an interrupted stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resume {
     pub origin: Origin,
@@ -57,13 +57,13 @@ impl Resume {
         Ok(Some(Self { origin, steps }))
     }
 
-    /// Token ids so far.
+    /// Token ids of all steps, in order.
     pub fn tokens(&self) -> Vec<u32> {
         self.steps.concat()
     }
 }
 
-/// A 400 about the field.
+/// A 400 error about the field `resume`.
 pub(crate) fn invalid(what: &str) -> ApiError {
     ApiError::invalid(FIELD, format!("{FIELD}: {what}."))
 }

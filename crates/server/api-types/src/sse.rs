@@ -12,7 +12,7 @@ pub fn done(out: &mut BytesMut) {
     out.extend_from_slice(b"data: [DONE]\n\n");
 }
 
-/// An error event.
+/// Appends an error event.
 pub fn error(out: &mut BytesMut, error: &ApiError) {
     out.extend_from_slice(b"data: ");
     out.extend_from_slice(&error.to_json());
@@ -57,14 +57,14 @@ impl ChunkWriter {
         Self { head }
     }
 
-    /// A chunk with one choice.
+    /// Appends a chunk with one choice.
     pub fn choice(&self, out: &mut BytesMut, choice: &impl Serialize, tail: Tail<'_>) {
         out.extend_from_slice(&self.head);
         append(&mut out.writer(), choice);
         self.end(out, tail);
     }
 
-    /// The chunk with no choices that carries the usage of the whole request.
+    /// Appends the chunk without choices that has the usage of the whole request.
     pub fn usage(&self, out: &mut BytesMut, usage: &Usage) {
         out.extend_from_slice(&self.head);
         self.end(

@@ -13,12 +13,12 @@ use thiserror::Error;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// A block of lines with the empty line that ends it. One that consists of comments has no data.
+/// An event: a block of lines, with the empty line that ends it. A block of comments has no data.
 #[derive(Debug, Clone, Default)]
 pub struct Event {
     bytes: Bytes,
     name: Range<usize>,
-    /// Lines of data without the field's name.
+    /// The first line of data, and the others below: byte ranges of their values, without `data:`.
     first: Option<Range<usize>>,
     others: Vec<Range<usize>>,
 }
@@ -37,11 +37,11 @@ pub struct EventReader {
     limit: usize,
     /// Unread bytes of the last chunk; empty while bytes are held.
     chunk: Bytes,
-    /// An incomplete event, and the chunks since.
+    /// The beginning of an incomplete event, and all chunks received after it.
     held: BytesMut,
     /// Length of the prefix of `held` known to contain no end of an event.
     scanned: usize,
-    /// No event has been read: a byte order mark may stand before the first.
+    /// No event has been read yet. A byte order mark may precede the first one.
     is_first: bool,
 }
 
@@ -102,7 +102,7 @@ impl EventReader {
                 .extend_from_slice(&std::mem::take(&mut self.chunk));
         }
         let Some(end) = event_end(&self.held, self.scanned) else {
-            // the last line break may be the first half of an empty line
+            // the last line break may be the first half of an empty line, so scan it again
             self.scanned = self.held.len().saturating_sub(2);
             return None;
         };
@@ -124,7 +124,7 @@ impl Iterator for EventReader {
     }
 }
 
-/// End of the first event of `bytes`, which ends behind `scanned`.
+/// Offset of the end of the first event of `bytes`, which lies after `scanned`.
 fn event_end(bytes: &[u8], scanned: usize) -> Option<usize> {
     let mut ends = memchr2_iter(b'\n', b'\r', &bytes[scanned..]).map(|at| scanned + at);
     ends.find_map(|at| Some(at + empty_line(&bytes[at..])?))
@@ -181,7 +181,7 @@ impl Event {
         &self.bytes
     }
 
-    /// The field `event`; empty if there is none.
+    /// The value of the field `event`; empty if there is none.
     pub fn name(&self) -> &[u8] {
         self.value(&self.name)
     }
@@ -202,7 +202,7 @@ impl Event {
         Some(lines.join(&b'\n').into())
     }
 
-    /// The value of a field: one space after the colon does not belong to it.
+    /// The value of a field, without one space after the colon, which does not belong to it.
     fn value(&self, field: &Range<usize>) -> &[u8] {
         let value = &self.bytes[field.clone()];
         value.strip_prefix(b" ").unwrap_or(value)

@@ -1,4 +1,4 @@
-//! `POST /tokenize` and `POST /detokenize`, in vLLM's shape.
+//! `POST /tokenize` and `POST /detokenize`, in vLLM's format.
 
 use serde_json::{Map, Value};
 
@@ -10,13 +10,13 @@ use super::neutral;
 use super::tools::Tools;
 use crate::error::ApiError;
 
-/// Text, or a conversation to be rendered first.
+/// A validated request to tokenize a text, or a conversation, which is rendered first.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenizeRequest {
     pub model: Option<String>,
     pub input: TokenizeInput,
     pub return_token_strs: bool,
-    /// Last tokens that are kept; 0 for as many as the model takes.
+    /// Number of tokens to keep at the end; 0: all that fit the context.
     pub truncate_prompt: Option<usize>,
 }
 
@@ -31,7 +31,8 @@ pub enum TokenizeInput {
         add_generation_prompt: bool,
         continue_final: bool,
         tools: Box<Tools>,
-        /// A chat template in place of the model's own, which the server must trust.
+        /// A chat template that replaces the model's own; rejected unless the server trusts
+        /// clients' templates.
         template: Option<String>,
         template_kwargs: Map<String, Value>,
     },
@@ -72,7 +73,7 @@ impl TokenizeRequest {
     }
 }
 
-/// Token ids to be turned into text, special tokens included.
+/// A validated request to convert token ids to text, special tokens included.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DetokenizeRequest {
     pub model: Option<String>,

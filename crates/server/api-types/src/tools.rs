@@ -1,4 +1,4 @@
-//! Tools that a request offers to the model, in the forms of the chat endpoint. Other protocols
+//! Tools that a request offers to the model, in the formats of the chat endpoint. Other protocols
 //! build the same plain data with [`Tool::new`] and [`Tools::new`].
 
 use serde::Deserialize;
@@ -7,11 +7,11 @@ use serde_json::{Map, Value, json};
 use super::fields::{Fields, read};
 use crate::error::ApiError;
 
-/// Most tools of one request, as in OpenAI's API.
+/// Maximum number of tools per request, as in OpenAI's API.
 const MAX_TOOLS: usize = 128;
-/// Most bytes of all tools together, as they came. Their text is part of the prompt.
+/// Maximum bytes of all tools of a request together. Their text is part of the prompt.
 const MAX_TOOL_BYTES: usize = 256 << 10;
-/// As in Anthropic's API; 64 in OpenAI's.
+/// Maximum length of a tool's name, as in Anthropic's API; OpenAI's has 64.
 const MAX_NAME_BYTES: usize = 128;
 
 /// A function that the model may call.
@@ -45,7 +45,7 @@ pub struct Tools {
     /// Callable tools, after applying `allowed_tools`.
     pub list: Vec<Tool>,
     pub choice: ToolChoice,
-    /// Several calls in one answer.
+    /// Allow several calls in one answer.
     pub parallel: bool,
     /// The request used `functions`: the response has `function_call` instead of `tool_calls`.
     pub legacy: bool,
@@ -97,7 +97,7 @@ impl Tool {
         })
     }
 
-    /// The form in which chat templates print a tool.
+    /// The tool in the format that chat templates expect.
     pub fn for_template(&self) -> Value {
         let mut function = Map::new();
         function.insert("name".into(), self.name.clone().into());
@@ -198,12 +198,12 @@ impl Tools {
         Self::new(tools, choice, parallel, raw.get().len())
     }
 
-    /// Whether the answer may hold calls.
+    /// Whether the answer may contain calls.
     pub fn callable(&self) -> bool {
         self.choice != ToolChoice::None
     }
 
-    /// The tools as chat templates take them; `None` without any.
+    /// The tools in the format that chat templates expect; `None` without any.
     pub fn for_template(&self) -> Option<Value> {
         let list: Vec<Value> = self.list.iter().map(Tool::for_template).collect();
         (!list.is_empty()).then_some(Value::Array(list))
@@ -255,7 +255,7 @@ impl FunctionWire {
     }
 }
 
-/// A choice and, for `allowed_tools`, the names that it leaves.
+/// A tool choice and, for `allowed_tools`, the names of the tools that it allows.
 struct ChoiceWire {
     choice: ToolChoice,
     allowed: Option<Vec<String>>,
@@ -286,7 +286,7 @@ fn read_choice(value: Option<Value>) -> Result<ChoiceWire, ApiError> {
             allowed: Some(allowed),
         });
     }
-    // `{"name": ..}` is the form of `function_call`.
+    // The older `function_call` is `{"name": ..}`.
     match tool_name(&value) {
         Some(name) => Ok(plain(ToolChoice::Named(name))),
         None => Err(bad_choice(
@@ -307,7 +307,7 @@ fn word_choice(word: &str) -> Result<ToolChoice, ApiError> {
     }
 }
 
-/// The name in `{"type": "function", "function": {"name": ..}}`, or in the flat form.
+/// The name in `{"type": "function", "function": {"name": ..}}`, or in the flat `{"name": ..}`.
 fn tool_name(value: &Value) -> Option<String> {
     let name = value["function"]["name"]
         .as_str()

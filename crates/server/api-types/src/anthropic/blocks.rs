@@ -1,4 +1,4 @@
-//! Content blocks as messages.
+//! Converts the content blocks of `/v1/messages` to chat messages.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use crate::error::ApiError;
 
 const TEXT: [&str; 1] = ["text"];
 
-/// The messages of a request, and whether the last is the assistant's.
+/// The request's messages in chat format, and whether the last one is the assistant's.
 pub(super) fn conversation(
     system: Option<&Value>,
     messages: &[Value],
@@ -46,7 +46,8 @@ pub(super) fn conversation(
     Ok(conversation.finish())
 }
 
-/// Text of consecutive blocks is one message; results of tools are messages of their own.
+/// Converts a message of the user. Consecutive text blocks become one message; tool results are
+/// messages of their own.
 fn user(conversation: &mut Conversation, message: usize, blocks: &[Value]) -> Result<(), ApiError> {
     let mut texts: Vec<&str> = Vec::new();
     for (index, block) in blocks.iter().enumerate() {

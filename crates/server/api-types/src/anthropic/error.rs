@@ -1,4 +1,4 @@
-//! Errors in Anthropic's form.
+//! Errors in Anthropic's format.
 
 use serde::Serialize;
 
@@ -39,7 +39,7 @@ pub(super) fn fault(error: &ApiError) -> Fault {
         (500.., _) => "api_error",
         _ => "invalid_request_error",
     };
-    // Clients match these words and shorten the conversation.
+    // Clients match these words, and then shorten the conversation.
     let too_long = error.code == Some("context_length_exceeded");
     let prefix = if too_long { "prompt is too long: " } else { "" };
     Fault {

@@ -1,4 +1,4 @@
-//! The events of a streamed message, and the whole message from the same parts.
+//! Writes an answer of `/v1/messages`: the events of a streamed message, or the whole message.
 
 use bytes::BytesMut;
 use serde_json::{Map, Value, json};
@@ -78,7 +78,7 @@ impl MessageWriter {
         named(out, "ping", &json!({}));
     }
 
-    /// Text of the answer.
+    /// Appends text of the answer.
     pub fn content(&mut self, out: &mut BytesMut, more: &str) {
         if !matches!(self.open, Some(Block::Text(_))) {
             self.add(out, Block::Text(String::new()));
@@ -100,7 +100,7 @@ impl MessageWriter {
         }
     }
 
-    /// The beginning of a call; its arguments follow.
+    /// Appends the beginning of a tool call; its arguments follow.
     pub fn call(&mut self, out: &mut BytesMut, id: &str, name: &str) {
         let call = Block::Call {
             id: id.to_owned(),
@@ -110,7 +110,7 @@ impl MessageWriter {
         self.add(out, call);
     }
 
-    /// More of the arguments of the last call, JSON text.
+    /// Appends a piece of the last call's arguments, which are JSON text.
     pub fn arguments(&mut self, out: &mut BytesMut, more: &str) {
         self.delta(
             out,
@@ -121,7 +121,7 @@ impl MessageWriter {
         }
     }
 
-    /// The end of a message.
+    /// Appends the end of the message.
     pub fn finish(&mut self, out: &mut BytesMut, end: &Value, usage: &Usage) {
         self.start(out, usage);
         self.close(out);
@@ -130,12 +130,12 @@ impl MessageWriter {
         named(out, "message_stop", &json!({}));
     }
 
-    /// An error in place of the end.
+    /// Appends an error event in place of the end of the message.
     pub fn fail(&self, out: &mut BytesMut, error: &ApiError) {
         named(out, "error", &json!({"error": fault(error)}));
     }
 
-    /// The whole message, when [`Self::finish`] has closed its blocks.
+    /// The whole message. To be called after [`Self::finish`], which closes the blocks.
     pub fn whole(&self, end: &Value, usage: &Usage) -> Vec<u8> {
         let member = |name: &str| end[name].clone();
         let message = self.message(member("stop_reason"), member("stop_sequence"), usage);

@@ -1,5 +1,5 @@
-//! Anthropic's `POST /v1/messages`: the request as a chat request, the answer as content blocks and
-//! their events.
+//! Anthropic's `POST /v1/messages`: converts the request to a chat request, and writes the answer
+//! as content blocks or their events.
 
 mod blocks;
 mod error;

@@ -1,4 +1,4 @@
-//! The fields of a request.
+//! The fields of a request to `/v1/messages`.
 
 use serde_json::{Map, Value, json};
 
@@ -69,7 +69,7 @@ fn refuse(fields: &mut Fields<'_>) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Fields of other protocols, and those that have no effect here.
+/// Takes and ignores fields of other protocols, and fields that have no effect on this server.
 fn take_ignored(fields: &mut Fields<'_>) -> Result<(), ApiError> {
     fields.integer("n", 1..=1)?;
     for name in [

@@ -1,4 +1,4 @@
-//! Tools and their choice.
+//! The fields `tools` and `tool_choice` of `/v1/messages`.
 
 use serde_json::{Map, Value, json};
 
@@ -13,7 +13,8 @@ pub(super) fn take_tools(fields: &mut Fields<'_>, chat: &mut ChatBody) -> Result
     if tools.is_empty() {
         return Ok(());
     }
-    // A typed tool runs at Anthropic, or has a schema that only its models know: skipped.
+    // A tool of another type runs at Anthropic, or has a schema that only Anthropic's models know,
+    // so it is skipped.
     let ours = |(_, tool): &(usize, &Value)| matches!(member(tool, "type"), None | Some("custom"));
     let functions: Result<Vec<_>, _> = tools
         .iter()

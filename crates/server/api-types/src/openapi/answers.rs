@@ -1,4 +1,4 @@
-//! Schemas of answers, with the members that every answer has, and of parts of requests.
+//! Schemas of responses (only members that are always present) and of parts of requests.
 
 use serde_json::{Value, json};
 

@@ -27,13 +27,13 @@ enum Answer {
     /// A schema of [`SCHEMAS`], or events if `stream` is true.
     JsonOrEvents(&'static str),
     Text,
-    /// An endless stream of lines, each JSON of that schema.
+    /// An endless stream of lines, each JSON of this schema.
     Lines(&'static str),
     /// Errors only.
     Never,
 }
 
-/// Error statuses of the key check, of body parsing, and of engine work.
+/// Error statuses of endpoints: only the key check, with a body, with engine work, administration.
 const KEY: &[u16] = &[401];
 const BODY: &[u16] = &[400, 401, 403, 404, 408, 413, 415, 429, 503];
 const WORK: &[u16] = &[400, 401, 403, 404, 408, 413, 415, 429, 500, 503];
@@ -231,7 +231,7 @@ pub const ENDPOINTS: &[Endpoint] = &[
     get("/openapi.json", "This document", Answer::Json("OpenApi")),
 ];
 
-/// Request bodies: their fields, and those that are required.
+/// Request bodies: name of the schema, fields, and names of the required fields.
 const REQUESTS: [(&str, &[Fields], &[&str]); 10] = [
     (
         "ChatRequest",
@@ -367,7 +367,8 @@ fn request(tables: &[Fields], required: &[&str]) -> Value {
     json!({"type": "object", "properties": properties, "required": required})
 }
 
-/// The tables are constants, and a test parses all of them.
+/// Parses a schema of the tables. Cannot fail: the tables are constants, and a test parses them
+/// all.
 fn parsed(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_default()
 }
@@ -390,7 +391,7 @@ mod tests {
         properties.keys().cloned().collect()
     }
 
-    /// What a parser asks for, over several bodies.
+    /// Names of all fields that a parser takes from any of several bodies.
     fn asked_by<T>(
         bodies: &[&str],
         parse: impl Fn(&[u8]) -> Result<T, ApiError>,
@@ -449,7 +450,7 @@ mod tests {
         assert_eq!(score, documented("ScoreRequest"));
     }
 
-    /// Protocols that are translated: what they do not ask for goes on to chat.
+    /// Parsers of converted protocols leave fields that they do not take to the parser of chat.
     #[test]
     fn translated_protocols_ask_for_their_own_fields() {
         let without = |name: &str, ignored: &[&str]| -> BTreeSet<String> {
@@ -491,7 +492,7 @@ mod tests {
         for name in refused {
             assert!(messages.remove(name), "{name}");
         }
-        // Read by chat under the same name.
+        // The parser of chat requests takes `max_tokens`, which has the same name there.
         assert_eq!(messages, without("MessagesRequest", &["max_tokens"]));
     }
 }

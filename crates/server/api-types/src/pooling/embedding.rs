@@ -15,7 +15,7 @@ pub struct EmbeddingRequest {
     pub pooled: Pooled,
     pub input: EmbeddingInput,
     pub encoding: Encoding,
-    /// Leading numbers of each vector to keep, at least 1.
+    /// How many leading numbers of each vector to keep, at least 1.
     pub dimensions: Option<usize>,
     /// Scale to length 1; `None`: the model's default.
     pub normalize: Option<bool>,
@@ -25,7 +25,7 @@ pub struct EmbeddingRequest {
 pub enum EmbeddingInput {
     /// 1 to [`super::MAX_INPUTS`].
     Prompts(Vec<Prompt>),
-    /// A conversation, which makes one vector.
+    /// A conversation, answered with one vector.
     Messages {
         messages: Value,
         add_generation_prompt: bool,
@@ -33,7 +33,7 @@ pub enum EmbeddingInput {
     },
 }
 
-/// How vectors are written.
+/// Format of the vectors in the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
     Float,

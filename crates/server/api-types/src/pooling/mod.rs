@@ -1,5 +1,5 @@
 //! Requests that are answered with vectors, or with numbers made of vectors: `/v1/embeddings`,
-//! `/v1/score`, `/v1/rerank`, in OpenAI's, vLLM's and Jina's shapes.
+//! `/v1/score`, `/v1/rerank`, in OpenAI's, vLLM's and Jina's formats.
 
 mod embedding;
 mod pairs;
@@ -16,7 +16,7 @@ use super::common::{is_string, take_cache_salt, take_priority};
 use super::fields::{Fields, read};
 use crate::error::ApiError;
 
-/// Most inputs of one request, as OpenAI has it.
+/// Maximum number of inputs per request, as in OpenAI's API.
 pub const MAX_INPUTS: usize = 2048;
 
 /// Parameters common to all pooled requests.
@@ -33,7 +33,8 @@ pub struct Pooled {
 /// Truncation of long inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Truncation {
-    /// Tokens to keep of each input; 0: as many as fit; `None`: longer inputs are refused.
+    /// Number of tokens to keep of each input; 0: all that fit the context; `None`: longer inputs
+    /// are rejected.
     pub most: Option<usize>,
     /// Keep the last tokens instead of the first.
     pub keep_last: bool,
@@ -55,7 +56,7 @@ impl Pooled {
     }
 }
 
-/// Removes a field that names one of two things.
+/// Removes a field whose value must be one of two words.
 fn one_of(
     fields: &mut Fields<'_>,
     name: &'static str,
@@ -74,7 +75,7 @@ fn one_of(
     })
 }
 
-/// A text or a list of texts. Objects may hold them as `text`.
+/// Reads a text or a list of texts. Each text may also be the member `text` of an object.
 fn texts(name: &'static str, raw: &RawValue) -> Result<Vec<String>, ApiError> {
     #[derive(serde::Deserialize)]
     #[serde(untagged, expecting = "expected a text, or an object with a text")]

@@ -9,27 +9,27 @@ use crate::neutral;
 #[derive(Debug, Clone, PartialEq)]
 pub struct ScoreRequest {
     pub pooled: Pooled,
-    /// One text, or as many as `right`.
+    /// One text, or the same number of texts as `right`.
     pub left: Vec<String>,
     pub right: Vec<String>,
-    /// Scores of a classification head between 0 and 1.
+    /// Convert the scores of a classification head to numbers between 0 and 1.
     pub activation: bool,
 }
 
-/// A validated request for the order of documents.
+/// A validated request to order documents by their similarity to a query.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RerankRequest {
     pub pooled: Pooled,
     pub query: String,
     pub documents: Vec<String>,
-    /// Most results, at most as many as there are documents.
+    /// Maximum number of results; not above the number of documents.
     pub top_n: usize,
-    /// Results hold their documents.
+    /// Results include their documents.
     pub return_documents: bool,
     pub activation: bool,
 }
 
-/// Names of the two sides, in vLLM's spellings.
+/// Names of the fields for the two sides of a pair, as in vLLM.
 const LEFT: [&str; 3] = ["text_1", "data_1", "queries"];
 const RIGHT: [&str; 3] = ["text_2", "data_2", "documents"];
 
@@ -88,7 +88,7 @@ fn take_side(fields: &mut Fields<'_>, names: [&'static str; 3]) -> Result<Vec<St
     named_side(fields, names).map(|(_, texts)| texts)
 }
 
-/// The texts of one side, and the name that they came by.
+/// The texts of one side, and the name of the field that contained them.
 fn named_side(
     fields: &mut Fields<'_>,
     names: [&'static str; 3],

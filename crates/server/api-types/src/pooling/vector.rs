@@ -1,11 +1,11 @@
-//! Arithmetic on answered vectors, and their JSON.
+//! Arithmetic on the vectors of pooled requests, and their JSON.
 
 use super::Encoding;
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 /// The first `dimensions` numbers of a vector, scaled to length 1 with `normalize`. A vector of
-/// zeros stays one.
+/// zeros is returned unchanged.
 pub fn trimmed(mut vector: Vec<f32>, dimensions: Option<usize>, normalize: bool) -> Vec<f32> {
     vector.truncate(dimensions.unwrap_or(usize::MAX));
     let length = length(&vector);
@@ -16,7 +16,7 @@ pub fn trimmed(mut vector: Vec<f32>, dimensions: Option<usize>, normalize: bool)
     vector
 }
 
-/// The cosine of the angle between two vectors of equal size; 0 where one has no length.
+/// The cosine of the angle between two vectors of equal size; 0 if one of them is all zeros.
 pub fn cosine(a: &[f32], b: &[f32]) -> f32 {
     let product = |(x, y): (&f32, &f32)| f64::from(*x) * f64::from(*y);
     let dot: f64 = a.iter().zip(b).map(product).sum();
@@ -26,7 +26,7 @@ pub fn cosine(a: &[f32], b: &[f32]) -> f32 {
     }
 }
 
-/// The probability of a logit.
+/// Converts a logit to a probability.
 pub fn sigmoid(logit: f32) -> f32 {
     (1.0 / (1.0 + f64::from(-logit).exp())) as f32
 }
@@ -72,7 +72,7 @@ fn base64(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    /// The vectors of RFC 4648.
+    /// The test vectors of RFC 4648.
     #[test]
     fn base64_is_padded() {
         for (bytes, text) in [

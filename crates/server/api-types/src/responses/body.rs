@@ -1,4 +1,4 @@
-//! The response object and its items.
+//! The response object of `/v1/responses`, and its output items.
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -31,7 +31,7 @@ pub(super) enum Status {
     Failed,
 }
 
-/// Fields repeated in every version of one response.
+/// Fields that are the same in every event that repeats the response.
 #[derive(Debug, Serialize)]
 pub(super) struct Head {
     pub(super) id: String,
@@ -87,7 +87,7 @@ pub(super) struct Fault<'a> {
 }
 
 impl<'a> From<&'a ApiError> for Fault<'a> {
-    /// Clients know a fixed set of codes.
+    /// Always `server_error`, because clients accept only a fixed set of codes.
     fn from(error: &'a ApiError) -> Self {
         Self {
             code: "server_error",
@@ -158,7 +158,7 @@ impl Item {
         }
     }
 
-    /// The beginning of its id.
+    /// Prefix of the item's id.
     pub(super) fn prefix(&self) -> &'static str {
         match self {
             Self::Message { .. } => "msg",
@@ -167,7 +167,7 @@ impl Item {
         }
     }
 
-    /// The one part of an item that has parts.
+    /// The item's only content part; `None` for a call, which has no parts.
     pub(super) fn part(&self) -> Option<Value> {
         match self {
             Self::Message { text, logprobs } => Some(json!({
@@ -178,7 +178,7 @@ impl Item {
         }
     }
 
-    /// The item without its parts, or with them once they are whole.
+    /// The item as JSON. Its content part is left out while the item is in progress.
     pub(super) fn json(&self, id: &str, status: Status) -> Value {
         let parts: Vec<Value> = match status {
             Status::InProgress => Vec::new(),

@@ -1,4 +1,4 @@
-//! The typed events of a streamed response, and the whole response from the same parts.
+//! Writes an answer of `/v1/responses`: the typed events of a stream, or the whole response.
 
 use bytes::BytesMut;
 use serde::Serialize;
@@ -12,7 +12,7 @@ use crate::{FinishReason, TokenLogprob, Usage};
 /// Writer of one response: turns parts of the output into events.
 pub struct ResponseWriter {
     head: Head,
-    /// Suffix of item ids.
+    /// Suffix of all item ids, from the response's id.
     suffix: String,
     started: bool,
     events: u64,
@@ -54,7 +54,7 @@ struct Event<'a> {
 }
 
 impl Open {
-    /// An event inside this item.
+    /// An event about the content of this item.
     fn event(&self) -> Event<'_> {
         let has_parts = !matches!(self.item, Item::Call { .. });
         Event {
@@ -65,7 +65,7 @@ impl Open {
         }
     }
 
-    /// The event that repeats the text of this item as a whole, and its name.
+    /// Name and members of the event that repeats the whole text of this item.
     fn end(&self) -> (&'static str, Event<'_>) {
         let mut event = self.event();
         let name = match &self.item {
@@ -86,7 +86,7 @@ impl Open {
         (name, event)
     }
 
-    /// An event about this item.
+    /// An event that contains this item.
     fn about(&self, status: Status) -> Event<'_> {
         Event {
             output_index: Some(self.index),
@@ -97,7 +97,7 @@ impl Open {
 }
 
 impl ResponseWriter {
-    /// `id` is `resp_...`; the ids of items end as it does.
+    /// `id` is `resp_SUFFIX`; the ids of items have the same suffix.
     pub fn new(id: String, created_at: u64, model: String, echo: Echo) -> Self {
         let suffix = id.split_once('_').map_or(&*id, |(_, rest)| rest);
         Self {
@@ -110,7 +110,7 @@ impl ResponseWriter {
         }
     }
 
-    /// Text of the answer, with the log-probabilities of its tokens where they are asked for.
+    /// Appends text of the answer, with the log-probabilities of its tokens if requested.
     pub fn content(&mut self, out: &mut BytesMut, more: &str, scores: Vec<TokenLogprob>) {
         if !self.is_open(|item| matches!(item, Item::Message { .. })) {
             self.add(out, Item::empty_message());
@@ -146,7 +146,7 @@ impl ResponseWriter {
         }
     }
 
-    /// The beginning of a call; its arguments follow.
+    /// Appends the beginning of a tool call; its arguments follow.
     pub fn call(&mut self, out: &mut BytesMut, call_id: &str, name: &str) {
         let call = Item::Call {
             call_id: call_id.to_owned(),
@@ -156,7 +156,7 @@ impl ResponseWriter {
         self.add(out, call);
     }
 
-    /// More of the arguments of the last call, JSON text.
+    /// Appends a piece of the last call's arguments, which are JSON text.
     pub fn arguments(&mut self, out: &mut BytesMut, more: &str) {
         let Some(open) = &mut self.open else { return };
         let event = Event {
@@ -170,7 +170,7 @@ impl ResponseWriter {
         }
     }
 
-    /// The end, with the whole response.
+    /// Appends the end of the stream, with the whole response.
     pub fn finish(&mut self, out: &mut BytesMut, reason: Option<FinishReason>, usage: &Usage) {
         self.start(out);
         let (name, status) = match reason {
@@ -184,14 +184,14 @@ impl ResponseWriter {
         self.tell(out, name, status, Some(usage), None);
     }
 
-    /// The end of a response that an error cut short.
+    /// Appends the end of a response that failed with an error.
     pub fn fail(&mut self, out: &mut BytesMut, error: &ApiError) {
         self.start(out);
         self.close(out, Status::Incomplete);
         self.tell(out, "response.failed", Status::Failed, None, Some(error));
     }
 
-    /// The whole response, when [`Self::finish`] has closed its items.
+    /// The whole response. To be called after [`Self::finish`], which closes the items.
     pub fn whole(&self, reason: Option<FinishReason>, usage: &Usage) -> Vec<u8> {
         let status = match reason {
             Some(FinishReason::Length) => Status::Incomplete,
@@ -248,7 +248,7 @@ impl ResponseWriter {
         self.done.push(open.item.json(&open.id, status));
     }
 
-    /// An event with the response as it stands.
+    /// Appends an event with the current state of the whole response.
     fn tell(
         &mut self,
         out: &mut BytesMut,
@@ -303,7 +303,7 @@ mod tests {
         ResponseWriter::new("resp_7".into(), 5, "m".into(), echo)
     }
 
-    /// Names and data of events; the data must repeat the name.
+    /// Names and data of the events in `out`. The data must repeat the name as `type`.
     fn events(out: &BytesMut) -> Vec<(String, Value)> {
         let text = std::str::from_utf8(out).unwrap();
         let event = |event: &str| {

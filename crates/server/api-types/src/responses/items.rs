@@ -1,14 +1,14 @@
-//! Input items as messages.
+//! Converts the input items of `/v1/responses` to chat messages.
 
 use serde_json::{Value, json};
 
 use crate::conversation::{Conversation, member, refused, required, text_of};
 use crate::error::ApiError;
 
-/// Types of parts that are text.
+/// Types of content parts that contain text.
 const TEXT: [&str; 3] = ["input_text", "output_text", "text"];
 
-/// The messages of a request.
+/// The request's messages in chat format.
 pub(super) fn conversation(
     instructions: Option<&str>,
     input: &Value,
@@ -31,7 +31,8 @@ pub(super) fn conversation(
     }
     let (mut messages, _) = conversation.finish();
     if messages.iter().all(|message| message["role"] == "system") {
-        // An empty probe, or only ignored items: chat templates need a turn.
+        // The input is empty (a client's probe) or has only ignored items: chat templates need a
+        // message.
         messages.push(json!({"role": "user", "content": ""}));
     }
     Ok(messages)
@@ -39,7 +40,7 @@ pub(super) fn conversation(
 
 fn add(conversation: &mut Conversation, index: usize, item: &Value) -> Result<(), ApiError> {
     let at = || format!("input[{index}]");
-    // A message may come without its type.
+    // Clients may leave out the type of a message.
     match member(item, "type").unwrap_or("message") {
         "message" => return add_message(conversation, index, item),
         "function_call" => conversation.call(
@@ -129,7 +130,7 @@ fn add_message(
     };
     match role {
         "user" => conversation.user(text),
-        // Templates support one of the two roles or both.
+        // Many chat templates support only one of the two roles.
         "system" | "developer" => conversation.system(text),
         "assistant" => conversation.assistant(text),
         _ => {
@@ -143,7 +144,7 @@ fn add_message(
     Ok(())
 }
 
-/// The text of a reasoning item, or else of its summary; `None` where both are empty, as in one
+/// The text of a reasoning item, or else of its summary; `None` if both are empty, as in an item
 /// that another server has encrypted.
 fn reasoning(item: &Value) -> Option<String> {
     let texts = ["content", "summary"].map(|name| match item.get(name) {
@@ -195,7 +196,7 @@ mod tests {
         );
     }
 
-    /// A session that began at OpenAI, with tools that are not here.
+    /// A conversation that began at OpenAI, with tools that this server does not have.
     #[test]
     fn items_of_other_tools_do_not_end_a_conversation() {
         let shell = json!({"type": "exec", "command": ["ls"]});
@@ -241,7 +242,7 @@ mod tests {
         );
     }
 
-    /// Agents ask so whether the endpoint is there, or have the model loaded.
+    /// Agents send an empty input to check that the endpoint exists, or to have the model loaded.
     #[test]
     fn an_empty_probe_is_a_conversation() {
         for input in [

@@ -1,5 +1,5 @@
-//! `POST /v1/responses`: the request as a chat request, the answer as OpenAI's typed items and
-//! events. Nothing is stored: a conversation comes whole with every request.
+//! `POST /v1/responses`: converts the request to a chat request, and writes the answer as OpenAI's
+//! typed items and events. Nothing is stored: each request must contain its whole conversation.
 
 mod body;
 mod events;

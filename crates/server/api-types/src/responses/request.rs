@@ -1,4 +1,4 @@
-//! The fields of a request.
+//! The fields of a request to `/v1/responses`.
 
 use serde_json::{Map, Value, json};
 
@@ -20,7 +20,7 @@ const NAMES: Names = &[
     ("reasoning_effort", "reasoning"),
 ];
 
-/// Unsupported fields, each with the remedy.
+/// Unsupported fields, each with the remedy that the error message gives.
 const REFUSED: [(&str, &str); 4] = [
     (
         "previous_response_id",
@@ -41,7 +41,7 @@ const REFUSED: [(&str, &str); 4] = [
     ),
 ];
 
-/// A validated request.
+/// A validated request of `/v1/responses` or `/v1/responses/input_tokens`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResponsesRequest {
     pub chat: ChatRequest,
@@ -112,7 +112,7 @@ fn refuse(fields: &mut Fields<'_>) -> Result<(), ApiError> {
     }
 }
 
-/// Fields of other protocols, and those that have no effect here.
+/// Takes and ignores fields of other protocols, and fields that have no effect on this server.
 fn take_ignored(fields: &mut Fields<'_>) -> Result<(), ApiError> {
     fields.integer("n", 1..=1)?;
     fields.flag("store", true)?;
@@ -122,7 +122,7 @@ fn take_ignored(fields: &mut Fields<'_>) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Takes the text format; returns it in the form echoed in the response.
+/// Takes `text`, the format of the output; returns it as echoed in the response.
 fn take_text(fields: &mut Fields<'_>, chat: &mut ChatBody) -> Result<Value, ApiError> {
     let mut text: Map<String, Value> = fields.take("text")?.unwrap_or_default();
     let wrong = |message: &str| Err(ApiError::invalid("text", message));
@@ -149,7 +149,7 @@ fn take_text(fields: &mut Fields<'_>, chat: &mut ChatBody) -> Result<Value, ApiE
     Ok(Value::Object(text))
 }
 
-/// Effort and summary; the effort is a variable of chat templates.
+/// Takes `reasoning`; returns it as echoed. Its effort becomes a variable of the chat template.
 fn take_reasoning(fields: &mut Fields<'_>, chat: &mut ChatBody) -> Result<Value, ApiError> {
     let reasoning: Map<String, Value> = fields.take("reasoning")?.unwrap_or_default();
     let text = |name: &str| match reasoning.get(name) {
@@ -167,7 +167,8 @@ fn take_reasoning(fields: &mut Fields<'_>, chat: &mut ChatBody) -> Result<Value,
     Ok(json!({"effort": effort, "summary": summary}))
 }
 
-/// Log-probabilities come where `include` asks for them; returns the alternatives per token.
+/// Takes `top_logprobs`, and `include`, which may also request log-probabilities; returns the
+/// number of alternatives per token.
 fn take_logprobs(fields: &mut Fields<'_>, chat: &mut ChatBody) -> Result<u8, ApiError> {
     let include: Vec<String> = fields.take("include")?.unwrap_or_default();
     let top = fields.integer("top_logprobs", 0..=i64::from(MAX_LOGPROBS))?;

@@ -1,4 +1,4 @@
-//! Tools and their choice.
+//! The fields `tools` and `tool_choice` of `/v1/responses`.
 
 use serde_json::{Map, Value, json};
 
@@ -7,8 +7,9 @@ use crate::conversation::{member, required};
 use crate::error::ApiError;
 use crate::fields::Fields;
 
-/// Tools as echoed in the response: functions only. Agents send hosted tools to every server, but
-/// these need a host behind the API, so they are dropped and not offered to the model.
+/// Tools as echoed in the response: functions only. Agents send hosted tools (such as web search)
+/// to every server. The server behind the API would have to run them, so they are dropped and not
+/// offered to the model.
 #[derive(Debug)]
 pub(super) struct Tools {
     pub(super) given: Vec<Value>,
@@ -67,7 +68,7 @@ fn functions_only(choice: &Value) -> Result<Value, ApiError> {
     Ok(choice)
 }
 
-/// Converts a flat function tool to chat's nested form.
+/// Converts a function tool from the flat format of this endpoint to chat's nested one.
 fn function(index: usize, tool: &Value) -> Result<Value, ApiError> {
     required(tool, "name", || format!("tools[{index}]"))?;
     let mut function: Map<String, Value> = tool.as_object().cloned().unwrap_or_default();
