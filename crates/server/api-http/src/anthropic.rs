@@ -1,4 +1,4 @@
-//! Errors of `/v1/messages` in Anthropic's form.
+//! Errors of `/v1/messages` in Anthropic's format.
 
 use axum::body::Body;
 use axum::http::{HeaderValue, header};
@@ -13,8 +13,8 @@ pub fn is_here(path: &str) -> bool {
     is_below(path, PATH)
 }
 
-/// Rewrites an error response in Anthropic's format, with the request id in the header that its
-/// clients read.
+/// Rewrites an error response in Anthropic's format, with the request id in the header that
+/// Anthropic's clients read.
 pub(crate) fn in_own_form(response: &mut Response, request_id: &str) {
     if let Some(error) = response.extensions().get::<ApiError>() {
         let body = Body::from(anthropic_error(error, request_id));

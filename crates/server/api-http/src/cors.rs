@@ -1,8 +1,8 @@
 //! Cross-origin requests of browsers: preflight, response headers, and refusals.
 //!
-//! The Fetch standard (<https://fetch.spec.whatwg.org/#http-cors-protocol>). Without allowed
-//! origins no preflight succeeds, which leaves other sites only the simple requests that browsers
-//! send without a preflight; those are rejected as well.
+//! Follows the Fetch standard (<https://fetch.spec.whatwg.org/#http-cors-protocol>). Without
+//! allowed origins no preflight succeeds, which leaves other sites only the simple requests that
+//! browsers send without a preflight; those are rejected as well.
 
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, header};

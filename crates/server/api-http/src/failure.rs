@@ -6,7 +6,7 @@ use penstock_api_types::ApiError;
 use penstock_http::{BodyError, one_line};
 use tracing::warn;
 
-/// The error of a handler.
+/// An API error that a handler returns.
 #[derive(Debug)]
 pub struct Failure(pub ApiError);
 
@@ -51,10 +51,11 @@ impl IntoResponse for Failure {
     }
 }
 
-/// Log limit for messages, which may quote client input.
+/// Maximum number of logged characters of a message, which may quote client input.
 const MOST_LOGGED: usize = 200;
 
-/// Logs a rejected request; its parts are fields of a JSON log line. `trace_id` is the client's.
+/// Logs a rejected request. The parameters become fields of a JSON log line. `trace_id` is the
+/// client's.
 pub fn log_refusal(id: &str, trace_id: Option<&str>, method: &str, path: &str, error: &ApiError) {
     let (status, text) = (error.status, summary(error));
     warn!(
@@ -68,7 +69,7 @@ pub fn log_refusal(id: &str, trace_id: Option<&str>, method: &str, path: &str, e
     );
 }
 
-/// Code, parameter and the beginning of the message.
+/// The error in one line: code, parameter and the beginning of the message.
 fn summary(error: &ApiError) -> String {
     let param = error.param.as_ref();
     let param = param.map_or(String::new(), |param| format!(" ({param})"));

@@ -19,13 +19,13 @@ use tracing::{Instrument, debug_span, info};
 use crate::failure::{Failure, log_refusal};
 use crate::{anthropic, cors};
 
-/// Probes and scrapers need no key.
+/// Paths for probes and scrapers, which need no key.
 const OPEN: [&str; 5] = ["/health", "/metrics", "/metrics/stream", "/ping", "/ready"];
 
 /// This path and all below it require the admin key instead of an API key.
 const ADMIN: &str = "/v1/kv";
 
-/// Logged characters of a path.
+/// Maximum number of logged characters of a path.
 const MOST_LOGGED: usize = 200;
 
 /// Settings and state of the checks.
@@ -38,17 +38,17 @@ pub struct Guard {
     pub allowed_origins: Vec<String>,
     /// Log one line per completed request.
     pub access_log: bool,
-    /// Requests by handler, whatever their outcome.
+    /// Metrics of requests by handler, failed ones included.
     pub counts: Arc<RequestCounts>,
     pub ids: RandomIds,
     /// `None`: no traces are exported.
     pub tracer: Option<Tracer>,
 }
 
-/// What a request is called in the log.
+/// How the log identifies a request.
 struct RequestNames {
     id: String,
-    /// The client's, or that of an exported trace.
+    /// The trace id that the client sent, or that of an exported trace.
     trace_id: Option<String>,
     /// The path, truncated.
     path: String,
@@ -93,7 +93,7 @@ pub async fn guarded(
     .await
 }
 
-/// Sets the attributes that are known when a request arrives.
+/// Sets the attributes of a request's span that are known when the request arrives.
 fn describe(span: &mut OpenSpan, exchange: &Exchange, path: &str, id: &str) {
     let client = exchange.peer.map(|peer| peer.ip().to_string());
     span.set("http.request.method", exchange.method);
@@ -264,7 +264,8 @@ fn check_key(guard: &Guard, request: &Request<Body>) -> Result<Bearer, ApiError>
         .ok_or_else(ApiError::unauthorized)
 }
 
-/// Case-insensitive, because some proxies and servers ignore the case of paths.
+/// Whether the path needs the admin key. Case-insensitive, because some proxies and servers ignore
+/// the case of paths.
 fn is_admin(path: &str) -> bool {
     let start = path.get(..ADMIN.len());
     start.is_some_and(|start| start.eq_ignore_ascii_case(ADMIN))

@@ -21,7 +21,7 @@ pub async fn no_route(uri: Uri) -> Response {
     }
 }
 
-/// 405
+/// Responds with 405.
 pub async fn method_not_allowed(method: Method, uri: Uri) -> Failure {
     Failure(ApiError::method_not_allowed(method.as_str(), uri.path()))
 }
