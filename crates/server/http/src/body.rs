@@ -34,18 +34,18 @@ pub enum BodyError {
 pub struct BodyBudget {
     taken: Arc<AtomicUsize>,
     limit: usize,
-    /// First bytes of each body that are not counted.
+    /// Number of bytes at the start of each body that are not counted.
     free: usize,
 }
 
-/// A body and its share of the budget, returned when dropped.
+/// A body and its share of the budget. Dropping it returns the share.
 #[derive(Debug)]
 pub struct HeldBody {
     pub bytes: Vec<u8>,
     share: BodyShare,
 }
 
-/// A body's share of the budget, returned when dropped.
+/// A body's share of the budget. Dropping it returns the share.
 #[derive(Debug)]
 pub struct BodyShare {
     budget: BodyBudget,
@@ -97,14 +97,15 @@ impl HeldBody {
         Ok(())
     }
 
-    /// Splits into shareable bytes and their share of the budget.
+    /// Splits into bytes that can be cloned cheaply, and their share of the budget.
     pub fn split(self) -> (Bytes, BodyShare) {
         (self.bytes.into(), self.share)
     }
 }
 
 impl BodyShare {
-    /// Grows the share to a body of `size` bytes. A single body always fits the budget.
+    /// Grows the share to a body of `size` bytes. A body that is alone always fits, even if it is
+    /// larger than the budget.
     ///
     /// # Errors
     /// [`BodyError::Busy`]
@@ -247,7 +248,7 @@ mod tests {
         }
     }
 
-    /// Ten bytes of a length.
+    /// A body of ten bytes that declares the given length.
     struct Announced(Option<u64>);
 
     impl hyper::body::Body for Announced {

@@ -1,4 +1,4 @@
-//! HTTP client with a connection pool, for gateways. The operator configures the servers.
+//! HTTP client with a connection pool, for servers that the operator has configured.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -26,8 +26,8 @@ use crate::reuse::{TrackedConnector, is_stale};
 /// servers (uvicorn, cpp-httplib), so this end closes first.
 const MAX_IDLE: usize = 1024;
 const IDLE: Duration = Duration::from_secs(4);
-/// A pooled connection that fails within this time was closed by the server before it read the
-/// request. After it, the server is assumed to have received the request.
+/// If a pooled connection fails within this time of a request, the server is assumed to have closed
+/// it before reading the request; if it fails later, to have received the request.
 const STALE: Duration = Duration::from_secs(2);
 
 type Connections = Pool<TrackedConnector<HttpsConnector<HttpConnector>>, Full<Bytes>>;
@@ -41,7 +41,7 @@ type Connections = Pool<TrackedConnector<HttpsConnector<HttpConnector>>, Full<By
 #[derive(Debug, Clone)]
 pub struct Client {
     kept: Connections,
-    /// Connections that serve one request each.
+    /// Connections that serve one request each, without keep-alive.
     new: Connections,
     sent_again: Arc<AtomicU64>,
     /// Default `Authorization` of requests without one.
@@ -229,7 +229,7 @@ fn trouble(error: &Error) -> ClientError {
     }
 }
 
-/// The root cause; the outer errors only say "client error".
+/// The root cause, because the outer errors are only "client error".
 fn innermost(error: &Error) -> &(dyn std::error::Error + 'static) {
     let mut cause: &(dyn std::error::Error + 'static) = error;
     while let Some(next) = cause.source() {
@@ -248,7 +248,7 @@ mod tests {
 
     const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
-    /// Reads a request, its body too; `None` at the end of the connection.
+    /// Reads a request with its body; `None` at the end of the connection.
     async fn request(stream: &mut TcpStream) -> Option<String> {
         let mut read = Vec::new();
         loop {
@@ -266,8 +266,8 @@ mod tests {
         }
     }
 
-    /// Serves connections one after the other; each does with its requests what `deal` says, given
-    /// the numbers of connection and request: whether it answers, or ends.
+    /// Serves connections. For each request, `deal` gets the numbers of the connection and of the
+    /// request on it: true answers the request, false ends the connection.
     async fn serving<F>(deal: F) -> (String, tokio::task::JoinHandle<()>)
     where
         F: Fn(usize, usize) -> bool + Send + Clone + 'static,
@@ -298,7 +298,7 @@ mod tests {
     async fn ask(client: &Client, url: &str) -> Result<String, ClientError> {
         let request = Request::post(url).body(Bytes::from("question")).unwrap();
         let body = client.send(request).await?.into_body().collect().await;
-        // the connection goes back to the others
+        // waits until the connection is back in the pool
         tokio::time::sleep(Duration::from_millis(5)).await;
         Ok(String::from_utf8_lossy(&body.unwrap().to_bytes()).into_owned())
     }
@@ -331,7 +331,7 @@ mod tests {
             assert_eq!(ask(&client, &closing).await.unwrap(), "ok");
         }
         assert_eq!(client.sent_again(), 0);
-        // the first connection of the other ends without an answer: that is the server's own
+        // a new connection that ends without an answer is the server's fault, so there is no retry
         assert!(matches!(
             ask(&client, &url).await,
             Err(ClientError::Broken(_))
@@ -353,7 +353,8 @@ mod tests {
         server.abort();
     }
 
-    /// A request that ends its server had reached it, though nothing listens afterwards.
+    /// A request after which the server has ended may have reached it, although nothing listens any
+    /// more.
     #[tokio::test]
     async fn a_server_that_is_gone_after_the_first_try_had_the_request() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -393,7 +394,8 @@ mod tests {
         broken.abort();
     }
 
-    /// What ended after a part of its answer was served in part.
+    /// An answer that has begun shows that the server got the request, so the client does not
+    /// retry.
     #[tokio::test]
     async fn an_answer_that_began_is_not_asked_for_again() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

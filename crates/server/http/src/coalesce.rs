@@ -153,7 +153,8 @@ mod tests {
 
     use super::*;
 
-    /// Gives its frames in turn; a `None` is a time at which nothing is there: other tasks run.
+    /// A body that yields these frames one by one. At a `None` it is pending until other tasks have
+    /// run.
     struct Script(VecDeque<Option<Frame<Bytes>>>);
 
     impl HttpBody for Script {
@@ -173,7 +174,7 @@ mod tests {
         }
     }
 
-    /// The frames that come of a script: bytes, or `*` for trailers.
+    /// The frames of a gathered script: their bytes, or `*` for trailers.
     async fn gathered(script: Vec<Option<&[u8]>>) -> Vec<Vec<u8>> {
         let frame = |bytes: &[u8]| match bytes {
             b"*" => Frame::trailers(HeaderMap::new()),
@@ -195,7 +196,7 @@ mod tests {
             gathered(vec![Some(b"a"), Some(b"b"), Some(b"c")]).await,
             [b"abc"]
         );
-        // after the other tasks have run there is another one
+        // another chunk is available after the other tasks have run
         assert_eq!(gathered(vec![Some(b"a"), None, Some(b"b")]).await, [b"ab"]);
     }
 

@@ -69,7 +69,7 @@ impl OpenConnections {
     }
 
     /// Waits until one more connection is allowed. At the limit, closes the longest idle
-    /// connection, which without keep-alive would be closed already.
+    /// connection. Without keep-alive, that one would be closed already.
     pub(crate) async fn make_room(&self) {
         loop {
             let changed = self.changed.notified();

@@ -1,4 +1,4 @@
-//! A histogram in Prometheus' cumulative form.
+//! A histogram in Prometheus' cumulative format.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ pub struct Histogram {
     bounds: &'static [f64],
     /// One more than `bounds`: the last counts values above all bounds.
     counts: Box<[AtomicU64]>,
-    /// Bits of an f64.
+    /// Sum of all values, as the bits of an `f64`.
     sum: AtomicU64,
 }
 
@@ -41,7 +41,7 @@ impl Histogram {
         counts.map(|count| count.load(Ordering::Relaxed)).sum()
     }
 
-    /// The sample lines. `labels` is `a="b",c="d"`.
+    /// Appends the sample lines of the metric `name`. `labels` is `a="b",c="d"`.
     pub fn render(&self, out: &mut String, name: &str, labels: &str) {
         let counts = self
             .counts
@@ -110,7 +110,7 @@ mod tests {
         );
     }
 
-    /// `prometheus_client.utils.floatToGoString` gave these.
+    /// The expected texts are from `prometheus_client.utils.floatToGoString`.
     #[test]
     fn bounds_are_written_as_by_prometheus_client() {
         for (bound, text) in [

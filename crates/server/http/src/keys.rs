@@ -38,14 +38,14 @@ struct NamedKey {
     limits: RateLimits,
 }
 
-/// The holder of a named key; an extension of its requests.
+/// The holder of a named key. Requests with the key get it as an extension.
 #[derive(Debug)]
 pub struct Caller {
     pub name: String,
     /// Secret that salts cached prefixes, if they are not shared with other keys.
     own_cache: Option<[u8; 32]>,
     pub limits: RateLimits,
-    /// `None`: all.
+    /// Allowed paths, including everything below them; `None`: all.
     endpoints: Option<Vec<String>>,
     /// Preserved across reloads of the file.
     pub usage: Arc<KeyUse>,

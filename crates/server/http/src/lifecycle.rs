@@ -10,8 +10,8 @@ use crate::{LogSettings, Signals, configure_log, flush_log};
 
 /// Time-out for flushing the log at exit.
 const LOG_PATIENCE: Duration = Duration::from_secs(1);
-/// Signals within this time of the first count as one: `timeout` signals the process and then its
-/// process group.
+/// Signals within this time of the first count as one: the command `timeout` signals the process
+/// and then its process group.
 const ONE_SIGNAL: Duration = Duration::from_millis(200);
 
 /// Configures the log and runs `live` on a runtime of `workers` threads plus at most `blocking` for

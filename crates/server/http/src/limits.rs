@@ -26,7 +26,7 @@ pub struct Limits {
     pub body_timeout_s: f64,
     /// Size of one body. `None`: the longest text that fits the model, plus `json_bytes`.
     pub max_body_bytes: Option<usize>,
-    /// Allowance of a body for everything besides its text.
+    /// Bytes of a body allowed for everything besides its text.
     pub json_bytes: usize,
     /// Size of all bodies together, from their first byte until they are tokenized. The first
     /// `free_body_bytes` of each are not counted.

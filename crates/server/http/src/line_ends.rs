@@ -196,7 +196,7 @@ impl Framing {
                     return false;
                 }
                 Self::Chunks(Chunks::Data(left)) => {
-                    // no more than there are bytes
+                    // not more than `bytes.len()`, so it fits in `usize`
                     let here = *left as usize;
                     *self = Self::Chunks(Chunks::DataCr);
                     bytes = &mut bytes[here..];
@@ -255,7 +255,7 @@ write_through!(LineEnds);
 mod tests {
     use super::*;
 
-    /// The text as it comes through, in pieces.
+    /// The text after the filter, which gets it in pieces of `piece` bytes.
     fn passed(text: &str, piece: usize) -> String {
         let (mut framing, mut bytes) = (Framing::head(), text.as_bytes().to_vec());
         bytes.chunks_mut(piece).for_each(|part| {
@@ -305,7 +305,7 @@ mod tests {
         }
     }
 
-    /// Heads behind bodies of any form are looked at, as hyper finds them.
+    /// The filter finds heads after bodies of any kind, as hyper does.
     #[test]
     fn a_head_behind_any_body_is_looked_at() {
         for before in [
@@ -325,7 +325,7 @@ mod tests {
         }
     }
 
-    /// No client writes one that is longer than is looked at.
+    /// No client writes a length that is longer than the inspected part of a line.
     #[test]
     fn a_length_that_is_too_long_is_spoiled() {
         for line in [

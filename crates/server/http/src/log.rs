@@ -92,7 +92,7 @@ impl From<LogLevel> for LevelFilter {
     }
 }
 
-/// A subscriber that writes events to `out` by a thread, and its queue.
+/// A subscriber whose thread writes events to `out`, and its queue.
 fn start(
     out: impl Write + Send + 'static,
     settings: LogSettings,
@@ -141,7 +141,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LineLayer {
 
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
         let (mut fields, level) = (LineFields::default(), event.metadata().level());
-        // Lines above name their request themselves.
+        // Lines of more severe levels name their request themselves.
         if *level >= Level::DEBUG {
             for span in context.event_scope(event).into_iter().flatten() {
                 if let Some(outer) = span.extensions().get::<LineFields>() {
@@ -257,7 +257,7 @@ impl LineQueue {
     }
 }
 
-/// The writing end of the queue.
+/// The thread's end of the queue, which writes the lines to `out`.
 struct Worker<W> {
     out: W,
     format: LogFormat,
@@ -305,7 +305,7 @@ mod tests {
 
     use super::*;
 
-    /// Standard error that takes a write for each permission, and fails those that are denied.
+    /// Stands in for standard error: each write waits for a permission, and fails if it is denied.
     struct Gate {
         permissions: Receiver<bool>,
         written: SyncSender<String>,

@@ -60,7 +60,7 @@ impl KeyUse {
     /// Admits a request.
     ///
     /// # Errors
-    /// The limit that is reached.
+    /// The limit that the key has reached.
     pub fn admit(
         self: &Arc<Self>,
         limits: &RateLimits,
@@ -166,13 +166,13 @@ mod tests {
         assert_eq!((refused.most, refused.retry_after_s), (600, 31));
         assert!(usage.admit(&limits, at(30)).is_err());
         usage.admit(&limits, at(31)).unwrap();
-        // An idle hour saves up no more than a minute.
+        // An idle hour saves no more than one minute's worth of tokens.
         usage.admit(&limits, at(3600)).unwrap();
         usage.spend(600);
         assert!(usage.admit(&limits, at(3600)).is_err());
         usage.give_back(1);
         usage.admit(&limits, at(3600)).unwrap();
-        // what time has made good already is not given twice
+        // tokens that time has already refilled are not refunded again
         usage.give_back(10_000);
         usage.spend(599);
         usage.admit(&limits, at(3600)).unwrap();

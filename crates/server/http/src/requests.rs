@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::{Exchange, ExchangeEnd, Histogram, escaped};
 
-/// Bucket bounds, in seconds.
+/// Bucket bounds of the request durations, in seconds.
 const DURATIONS: &[f64] = &[
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
 ];

@@ -3,7 +3,7 @@
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// The termination signals. A signal that was ignored when the process started stays ignored:
-/// `nohup` ignores SIGHUP, and a front door makes its engine ignore all of them.
+/// `nohup` ignores SIGHUP, and an API server makes its engine ignore all three.
 #[derive(Debug)]
 pub struct Signals {
     terminate: Option<Signal>,

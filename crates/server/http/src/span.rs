@@ -1,4 +1,4 @@
-//! A finished span, and its form in the JSON of OTLP.
+//! A finished span of a trace, and its format in OTLP's JSON.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -14,7 +14,7 @@ pub enum SpanKind {
     Client = 3,
 }
 
-/// A part of the work on a request.
+/// A part of the work on a request, with its start, end and attributes.
 #[derive(Debug)]
 pub(crate) struct Span {
     pub(crate) context: TraceContext,

@@ -88,7 +88,7 @@ fn parse(text: &[u8]) -> Option<(u128, u64, u8)> {
     (is_valid && dashes && trace_id != 0 && span_id != 0).then_some((trace_id, span_id, flags))
 }
 
-/// At most 32 hexadecimal digits, which the standard has in lower case only.
+/// Parses at most 32 hexadecimal digits. The standard allows them in lower case only.
 fn hex(digits: &[u8]) -> Option<u128> {
     digits.iter().try_fold(0, |number, digit| {
         let value = match digit {
@@ -100,7 +100,7 @@ fn hex(digits: &[u8]) -> Option<u128> {
     })
 }
 
-/// The list of `tracestate`, whose parts may be in several headers.
+/// The list `tracestate`, which may be spread over several headers.
 fn state(headers: &HeaderMap) -> Option<String> {
     let values = headers.get_all(TRACESTATE).iter();
     let texts: Vec<&str> = values

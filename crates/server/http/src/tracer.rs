@@ -1,4 +1,4 @@
-//! Spans of requests, exported by OTLP over HTTP in its JSON form.
+//! Spans of requests, exported by OTLP over HTTP in its JSON format.
 //!
 //! Spans pass a bounded queue to one task, which sends them in batches. A span that finds the queue
 //! full, or whose batch the collector does not take, is dropped and counted; requests never wait.
@@ -18,19 +18,19 @@ use crate::span::{Span, body};
 use crate::trace_context::SAMPLED;
 use crate::{Client, Page, RandomIds, SpanKind, TraceContext, shown_url};
 
-/// Spans that wait for the exporter.
+/// Maximum number of spans that wait for the exporter.
 const QUEUE: usize = 2048;
-/// Spans in one export request.
+/// Maximum number of spans in one export request.
 const BATCH: usize = 512;
 /// Time that a span waits for others in its batch.
 const GATHERING: Duration = Duration::from_secs(1);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Interval between lines of the log about failed exports.
+/// Minimum interval between lines of the log about failed exports.
 const REPORT: Duration = Duration::from_secs(60);
-/// Bytes of a collector's answer that are read.
+/// Maximum bytes of a collector's answer that are read.
 const MOST_ANSWER: usize = 64 << 10;
-/// The path of collectors, for an endpoint without one.
+/// The standard path of collectors, used if the endpoint has none.
 const PATH: &str = "/v1/traces";
 
 /// Starts traces and exports their spans. Clones share the exporter.
@@ -256,13 +256,13 @@ fn collector(endpoint: &str) -> Result<Uri, String> {
     }
 }
 
-/// The sending end of the queue.
+/// Receives spans from the queue, and sends them to the collector.
 struct Exporter {
     client: Client,
     endpoint: Uri,
     resource: Vec<(&'static str, Value)>,
     dropped: Arc<AtomicU64>,
-    /// Time of the last line about a failure.
+    /// Time of the last log line about a failure.
     reported: Option<Instant>,
 }
 
@@ -323,7 +323,7 @@ impl Exporter {
         let answer = self.client.send(request).await;
         let answer = answer.map_err(|error| error.to_string())?;
         let status = answer.status();
-        // A body that was read leaves the connection to the next batch.
+        // The body is read, so that the next batch can reuse the connection.
         let _ = Limited::new(answer.into_body(), MOST_ANSWER)
             .collect()
             .await;
@@ -353,7 +353,7 @@ mod tests {
         (listener, url)
     }
 
-    /// A collector that answers with `status`, and the bodies that it gets.
+    /// Starts a collector that answers with `status`; returns its URL and the bodies that it gets.
     async fn collecting(status: StatusCode) -> (String, UnboundedReceiver<Value>) {
         type Bodies = UnboundedSender<Value>;
         let take = async move |State(bodies): State<Bodies>, headers: HeaderMap, body: Bytes| {
@@ -457,7 +457,7 @@ mod tests {
         );
     }
 
-    /// Nothing waits for a collector that does not answer, but for the bounded flush.
+    /// Only the flush waits for a collector that does not answer, and its wait is bounded.
     #[tokio::test]
     async fn a_full_queue_drops_spans() {
         let (_listener, url) = listener().await;

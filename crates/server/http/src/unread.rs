@@ -38,7 +38,7 @@ pub(crate) struct Remainder {
     back: oneshot::Receiver<Unread>,
 }
 
-/// Wraps the body of `request`, and returns the other end of its way back.
+/// Wraps the body of `request`. If the body is dropped early, the [`Remainder`] gets it back.
 pub(crate) fn returning(request: Request<Incoming>) -> (Request<ReturnedBody>, Remainder) {
     let (back, unread) = oneshot::channel();
     let remainder = Remainder {
