@@ -11,7 +11,7 @@ use penstock_wire::{Pooler, TierKinds};
 /// Limits of a ready engine, lowered by the server's configuration.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Limits {
-    /// In tokens.
+    /// Context length in tokens.
     pub(crate) max_model_len: u32,
     pub(crate) vocab_size: u32,
     /// Upper bound on admitted engine requests.
@@ -104,11 +104,11 @@ fn lock(inside: &Mutex<Inside>) -> MutexGuard<'_, Inside> {
 /// Under sustained overload, one request may wait per this many running ones.
 const SHARE: usize = 4;
 
-/// Admitted requests and the throughput estimate for the queue. A *turn* is the time in which as
-/// many requests ended as run at once, so it starts that many waiting requests. Before that many
-/// have ended, the time since the queue began is used, which underestimates: a burst in that time
-/// may wait longer than expected. An estimate from the past would be worse: after long requests it
-/// would reject a burst of short ones.
+/// Admitted requests and the throughput estimate for the queue. With N requests running at once, a
+/// *turn* is the time in which N requests end, so that N waiting requests start. Until N have
+/// ended, the time since the queue began is used instead. It underestimates a turn, so a burst may
+/// then wait longer than expected. An estimate from an earlier queue would be worse: after long
+/// requests it would reject a burst of short ones.
 ///
 /// A burst may wait up to `max_wait`. If arrivals exceed completions turn after turn, the load is a
 /// sustained overload, and a longer queue only makes every request late. The bound therefore
@@ -131,7 +131,7 @@ struct Inside {
 #[derive(Debug, Clone, Copy)]
 struct Moment {
     at: Instant,
-    /// Requests that had arrived by then.
+    /// Requests that had arrived by this instant.
     come: u64,
 }
 
@@ -247,8 +247,10 @@ mod tests {
         assert_eq!(inside.admit(1, &limits(1000, 4), now), Err(Duration::ZERO));
     }
 
-    /// Seconds in which one of `running` ends, and `comes` come; the waits of the admitted ones as
-    /// it turned out, by the second in which they came. In the first turn all may wait for 10 s.
+    /// Simulates a server in which one of `running` requests ends each second, and `comes(second)`
+    /// requests arrive. Returns second of arrival and seconds of waiting of each request that was
+    /// admitted and started. In the first turn, requests are rejected only for an expected wait of
+    /// more than 10 s.
     fn waits(running: usize, seconds: u32, comes: impl Fn(u32) -> usize) -> Vec<(u32, u32)> {
         let (mut inside, begin) = (Inside::default(), Instant::now());
         let limits = limits(1000, running);
@@ -274,7 +276,7 @@ mod tests {
         waits
     }
 
-    /// With n that wait the next one waits n + 1 seconds.
+    /// One request ends per second, so behind n waiting requests the next one waits n + 1 seconds.
     #[test]
     fn no_more_are_admitted_than_the_pace_lets_in_within_the_longest_wait() {
         let waits = waits(4, 100, |_| 2);
@@ -290,11 +292,12 @@ mod tests {
         let waits = waits(16, 400, |_| 10);
         let late: Vec<_> = waits.iter().filter(|(came, _)| *came >= 60).collect();
         assert!(late.iter().all(|(_, wait)| *wait <= 4), "{late:?}");
-        // And the engine has always something to do.
+        // And the engine is never idle.
         assert!(late.len() > 330, "{}", late.len());
     }
 
-    /// Ten come for each one that ends. That is known after the first turn, at 4 s.
+    /// Ten requests arrive for each one that ends. The limiter detects this after the first turn,
+    /// at 4 s.
     #[test]
     fn who_comes_while_more_come_than_end_has_its_turn_before_that_has_lasted_for_10_s() {
         let waits = waits(4, 60, |_| 10);
@@ -304,7 +307,7 @@ mod tests {
             later.all(|(came, wait)| *wait <= longest(*came)),
             "{waits:?}"
         );
-        // And the engine has always something to do.
+        // And the engine is never idle.
         assert!(waits.len() >= 59, "{}", waits.len());
     }
 
@@ -322,7 +325,7 @@ mod tests {
         }
     }
 
-    /// Others are there all the time.
+    /// Without the crowd, the server is full but not overloaded: one request arrives per second.
     #[test]
     fn a_crowd_that_comes_once_may_wait_at_a_full_server() {
         let waits = waits(16, 200, |second| if second == 100 { 9 } else { 1 });
@@ -343,7 +346,7 @@ mod tests {
         assert!(inside.admit(1, &any, now + 100 * SECOND).is_ok());
     }
 
-    /// A list of many inputs keeps its places, and the queue moves all the same.
+    /// A request with many inputs passes its slots on, and the queue moves nevertheless.
     #[test]
     fn places_that_are_passed_on_keep_the_pace() {
         let (mut inside, begin) = (Inside::default(), Instant::now());

@@ -196,8 +196,8 @@ impl App {
         })
     }
 
-    /// Admits the inputs of a pooled request; at most as many are in flight at once as the engine
-    /// runs.
+    /// Admits a pooled request. It gets a slot for each input, but not more than the engine runs
+    /// requests at once: further inputs reuse the slots.
     ///
     /// # Errors
     /// As [`Self::admit`].
@@ -214,7 +214,7 @@ impl App {
         ApiError::unavailable(format!("No engine: {reason}."), RETRY_ENGINE)
     }
 
-    /// `None` while no engine is ready.
+    /// Limits of the ready engine; `None` while no engine is ready.
     pub(crate) fn limits(&self) -> Option<Limits> {
         self.engine
             .state()

@@ -24,7 +24,7 @@ pub(crate) struct CallConstraint {
     several: bool,
     /// The output must consist of tool calls only.
     demanded: bool,
-    /// The grammar with all schemas unchanged.
+    /// The grammar of the calls with the schemas of all tools unchanged.
     whole: OutputGrammar,
 }
 
@@ -119,8 +119,8 @@ impl CallConstraint {
     }
 
     /// Builds the grammar with any object in place of schemas that do not compile. `trial` is the
-    /// verdict on the large schemas, `fault` the error of the whole, which stands if each schema
-    /// compiles alone.
+    /// verdict on the large schemas, `fault` the error of the whole grammar, which is returned if
+    /// each schema compiles alone.
     fn of_honoured(
         mut self,
         app: &App,

@@ -18,13 +18,13 @@ pub(crate) struct TextRules {
     pub(crate) stop_token_ids: Vec<u32>,
     /// The text includes the stop string or stop token.
     pub(crate) include_stop: bool,
-    /// Stop strings are ignored in this many first tokens.
+    /// Number of tokens at the start of the output in which stop strings are ignored.
     pub(crate) min_tokens: u32,
     /// The request has `max_tokens` 0: the one token that the engine must generate is dropped.
     pub(crate) discard_output: bool,
 }
 
-/// One request at the engine.
+/// One choice of a response, which is one request at the engine.
 pub(crate) struct Choice {
     events: RequestStream,
     detokenizer: Detokenizer,
@@ -32,7 +32,7 @@ pub(crate) struct Choice {
     rules: TextRules,
     reader: Option<Reader>,
     timer: RequestTimer,
-    /// Tokens so far, without the split by tier.
+    /// Token counts so far; `tier_tokens` has the split by tier.
     pub(crate) usage: Usage,
     pub(crate) tier_tokens: TierTokens,
     pub(crate) finished: bool,

@@ -60,7 +60,7 @@ impl ChoiceStreams {
         std::future::poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    /// [`Self::next`] as a poll.
+    /// The poll function of [`Self::next`].
     pub(crate) fn poll_next(
         &mut self,
         cx: &mut Context<'_>,
@@ -86,12 +86,12 @@ impl ChoiceStreams {
         }
     }
 
-    /// Tokens so far, over all choices.
+    /// Token counts so far, summed over all choices.
     pub(crate) fn usage(&self) -> Usage {
         self.usage_over(&self.choices)
     }
 
-    /// Tokens so far of one choice.
+    /// Token counts so far of one choice.
     pub(crate) fn usage_of(&self, index: usize) -> Usage {
         self.usage_over(&self.choices[index..=index])
     }

@@ -1,4 +1,4 @@
-//! The front door's configuration: JSON written by the command line, read once.
+//! The API server's configuration: JSON written by the command line, read once.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use serde::Deserialize;
 #[serde(deny_unknown_fields)]
 pub struct Config {
     pub host: String,
-    /// 0: the system chooses; the ready line names the port.
+    /// 0: the system chooses a free port, which the ready line names.
     pub port: u16,
     /// Not empty. The first is the default model name in responses.
     pub served_model_names: Vec<String>,
@@ -56,7 +56,7 @@ pub struct Config {
     #[serde(default)]
     pub admin_api_key: Option<String>,
     pub generation_defaults: GenerationDefaults,
-    /// Rows of the model's embedding; a tokenizer with more tokens is rejected.
+    /// Number of rows of the model's embedding; a tokenizer with more tokens is rejected.
     #[serde(default)]
     pub vocab_size: Option<usize>,
     pub engine: EngineProcess,
@@ -79,7 +79,7 @@ pub struct Config {
     /// Log one line per completed request.
     #[serde(default)]
     pub access_log: bool,
-    /// Collector of traces, for OTLP over HTTP.
+    /// URL of the collector to which traces are exported, by OTLP over HTTP.
     #[serde(default)]
     pub otlp_traces_endpoint: Option<String>,
     /// The socket of a service manager: `NOTIFY_SOCKET` of sd_notify(3).
@@ -89,7 +89,8 @@ pub struct Config {
     pub worker_threads: usize,
 }
 
-/// Default sampling parameters. `None`: 1.0, off, 1.0 and random.
+/// Default sampling parameters. `None`: temperature 1.0 and top_p 1.0, the others off, a random
+/// seed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct GenerationDefaults {
@@ -114,7 +115,7 @@ pub struct EngineProcess {
     /// Standard input of the command.
     #[serde(default)]
     pub input: String,
-    /// `None`: a fresh private directory.
+    /// Directory of the engine's socket; `None`: a new private directory.
     pub socket_dir: Option<PathBuf>,
     /// Parent of the private directory; `None`: the temporary directory.
     #[serde(default)]

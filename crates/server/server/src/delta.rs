@@ -7,8 +7,8 @@ use penstock_wire::LogprobRow;
 /// Output that one or more engine steps added to a choice.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct OutputDelta {
-    /// Whole characters, without a possible start of a stop string. Empty if a reader parses the
-    /// text.
+    /// New text: whole characters, without a possible start of a stop string. Empty if a reader
+    /// parses the text.
     pub(crate) text: String,
     /// Events parsed from the text, if a reader parses it.
     pub(crate) events: Vec<OutputEvent>,

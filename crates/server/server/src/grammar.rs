@@ -1,4 +1,4 @@
-//! Grammars of requests. The front door compiles each first, so an unusable one is rejected before
+//! Grammars of requests. The API server compiles each first, so an unusable one is rejected before
 //! the engine receives it.
 
 use std::collections::VecDeque;
@@ -17,9 +17,9 @@ use crate::job_process::JobProcess;
 /// Time-out of a compilation; ordinary grammars take milliseconds.
 const COMPILE_LIMIT: Duration = Duration::from_secs(3);
 const RETRY_S: u32 = 1;
-/// Capacity of the verdict cache.
+/// Maximum number of verdicts in the cache.
 const KEPT: usize = 1024;
-/// Lock shards: requests with the same grammar wait for one trial.
+/// Number of locks. A grammar's hash selects its lock, so equal grammars wait for one trial.
 const GATES: usize = 32;
 
 pub(crate) type Verdict = Result<(), GrammarError>;

@@ -130,7 +130,7 @@ async fn try_out(app: &Arc<App>, large: Vec<Grammar>) -> Verdict {
     trial.await.unwrap_or(Err(GrammarError::Busy))
 }
 
-/// Runs a trial.
+/// Runs a trial of `grammars` in a process of its own.
 fn tried(app: &App, process: &JobProcess, grammars: &[Grammar]) -> Verdict {
     let text = app.text().map_err(|_| GrammarError::Busy)?;
     let job = trial_job(app.grammars.compiler(&text.tokenizer)?, grammars)?;

@@ -8,12 +8,13 @@ use penstock_http::Limits;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 const RETRY_S: u32 = 1;
-/// Concurrent chat templates and grammar trials, each in a process of its own.
+/// Maximum numbers of concurrent chat templates and grammar trials, each in a process of its own.
 const TEMPLATES: usize = 2;
 const TRIALS: usize = 2;
-/// Concurrent compilations in this process, for each of the two sizes.
+/// Maximum number of concurrent compilations in this process: for small and for large grammars
+/// each.
 const GRAMMARS: usize = 2;
-/// Threads that belong to no lane.
+/// Number of threads that belong to no lane.
 const SPARE: usize = 2;
 
 /// Separate lanes for long bodies, chat templates and grammars (by compile cost), so cheap jobs do
@@ -67,17 +68,17 @@ impl Lanes {
 }
 
 impl Lanes {
-    /// [`Self::turn`] for a request with a chat template.
+    /// As [`Self::turn`], for a request with a chat template.
     pub(crate) async fn template_turn(&self) -> Result<OwnedSemaphorePermit, ApiError> {
         self.templates.turn().await
     }
 
-    /// [`Self::turn`] for a grammar trial.
+    /// As [`Self::turn`], for a grammar trial.
     pub(crate) async fn trial_turn(&self) -> Result<OwnedSemaphorePermit, ApiError> {
         self.trials.turn().await
     }
 
-    /// [`Self::turn`] for grammars compiled in this process; `large` ones have passed a trial.
+    /// As [`Self::turn`], for grammars compiled in this process; `large` ones have passed a trial.
     pub(crate) async fn grammar_turn(&self, large: bool) -> Result<OwnedSemaphorePermit, ApiError> {
         let lane = match large {
             true => &self.large_grammars,

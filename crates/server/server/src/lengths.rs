@@ -11,7 +11,7 @@ pub(crate) fn truncate(prompt: &mut Vec<u32>, common: &Common, limits: Limits) {
     }
 }
 
-/// Keeps the last `most` tokens; 0: as many as leave room for one output token in the context.
+/// Keeps the last `most` tokens; 0: all that leave room in the context for one output token.
 pub(crate) fn keep_last(prompt: &mut Vec<u32>, most: usize, max_model_len: u32) {
     let most = match most {
         0 => max_model_len.saturating_sub(1) as usize,
@@ -27,8 +27,8 @@ pub(crate) fn check_prompt(prompt: &[u32], limits: &Limits) -> Result<(), ApiErr
     limits.check_tokens("prompt", prompt)
 }
 
-/// Upper bound on the output; `unset` is the default. At least 1 even if the request asks for 0,
-/// because the engine always generates a token.
+/// Maximum number of output tokens; `unset` is the default if the request does not set one. At
+/// least 1 even if the request asks for 0, because the engine always generates a token.
 pub(crate) fn max_tokens(
     common: &Common,
     unset: Option<u32>,

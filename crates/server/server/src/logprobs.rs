@@ -1,4 +1,4 @@
-//! Converts the engine's log-probability rows to the formats of the two endpoints.
+//! Converts the engine's log-probability rows to the formats of the chat and completions endpoints.
 
 use penstock_api_types::{
     ChatLogprobs, CompletionLogprobs, PromptLogprob, PromptScores, TokenLogprob, TokenScores,
@@ -45,7 +45,8 @@ pub(crate) fn chat(
     }
 }
 
-/// The scores of a prompt. Row i belongs to token i + 1; the first token has none.
+/// The log-probabilities of a prompt's tokens. Row i belongs to token i + 1; the first token has
+/// none.
 pub(crate) fn prompt(
     tokenizer: &Tokenizer,
     tokens: &[u32],

@@ -12,8 +12,8 @@ pub(crate) struct Offsets {
 }
 
 impl Offsets {
-    /// Offsets in an output that begins at `characters`; `detokenizer` must be configured like the
-    /// output's own.
+    /// Offsets in an output that begins after `characters` characters of text; `detokenizer` must
+    /// be configured like the output's own.
     pub(crate) fn of_output(detokenizer: Detokenizer, characters: u32) -> Self {
         Self {
             detokenizer,

@@ -1,4 +1,5 @@
-//! Pooled requests at the engine, with at most as many inputs in flight as it runs at once.
+//! Pooled requests at the engine. The inputs in flight are limited to the number of requests that
+//! the engine runs at once.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};

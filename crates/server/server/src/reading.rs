@@ -137,7 +137,7 @@ fn structural(field: &'static str, tag: &serde_json::Value) -> OutputGrammar {
     OutputGrammar { field, grammar }
 }
 
-/// Whether only the arguments of strict tools are constrained, and the text is free.
+/// Whether the arguments of strict tools are constrained, but the text around calls is not.
 fn strict(request: &ChatRequest) -> bool {
     let (tools, common) = (&request.tools, &request.common);
     tools.choice == ToolChoice::Auto

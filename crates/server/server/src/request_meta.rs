@@ -15,10 +15,10 @@ pub(crate) struct RequestMeta {
     pub(crate) at: Instant,
     /// Unix time, in seconds.
     pub(crate) unix: u64,
-    /// Resume marks requested, for responses that can carry them.
+    /// The client requests resume marks. Responses that do not support them ignore this.
     pub(crate) marked: bool,
     pub(crate) caller: Option<Arc<Caller>>,
-    /// Names the request in lines below level info.
+    /// Names the request in log lines below level info.
     pub(crate) span: Span,
     /// The request's span, if its trace is exported.
     pub(crate) trace: Option<SpanParent>,

@@ -1,4 +1,4 @@
-//! The routes.
+//! The routes of the server: which function answers which path.
 
 use std::sync::Arc;
 
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn all_paths_are_described() {
-        // A model's name may hold slashes, which a path of OpenAPI cannot hold.
+        // A model's name may contain slashes, which a path parameter of OpenAPI cannot.
         let routed = routes()
             .into_iter()
             .map(|(path, _)| path.replace("{*", "{"));

@@ -17,7 +17,7 @@ use crate::startup::{self, EngineLog, StartupError};
 
 /// Time-out for the engine to end its requests and exit.
 const ENGINE_PATIENCE: Duration = Duration::from_secs(5);
-/// The same time-out with KV tiers, whose pending writes are flushed for up to 10 s.
+/// Time-out for the engine to exit with KV tiers, whose pending writes are flushed for up to 10 s.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(15);
 /// Time-out for connections to write the rest of their responses.
 const CONNECTION_PATIENCE: Duration = Duration::from_secs(2);

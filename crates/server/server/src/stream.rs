@@ -1,4 +1,4 @@
-//! Turns choices into a response, streamed or whole.
+//! Turns the choices of a request into its response, streamed or whole.
 
 use std::task::Poll;
 
@@ -15,7 +15,7 @@ use crate::marks::Marks;
 use crate::render::Render;
 use penstock_api_http::json;
 
-/// Unread rendered bytes at which a slow client's request is aborted.
+/// Maximum rendered bytes that a client may leave unread. Above it, the request is aborted.
 const MAX_UNREAD: usize = 1 << 20;
 
 type Next = Option<Result<(usize, OutputDelta), ApiError>>;

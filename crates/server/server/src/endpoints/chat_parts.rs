@@ -1,4 +1,4 @@
-//! Events of an output as the members of a message or of a delta.
+//! Converts the events of an output to the members of a chat message or delta.
 
 use std::borrow::Cow;
 

@@ -22,7 +22,7 @@ pub(crate) struct ChatRender {
     style: ChatStyle,
     /// The prompt's ids, if the response shows or scores them.
     prompt: Vec<u32>,
-    /// Choices whose first chunk was sent.
+    /// For each choice, whether its first chunk was sent.
     started: Vec<bool>,
 }
 
@@ -90,7 +90,7 @@ impl ChatRender {
         self.style.token_ids.then_some(&delta.tokens)
     }
 
-    /// Scores of the prompt, which all choices share; the first choice carries them.
+    /// Log-probabilities of the prompt. All choices share them; the first choice's delta has them.
     fn prompt_logprobs(&self, deltas: &[OutputDelta]) -> Option<Vec<Option<PromptScores>>> {
         let rows = deltas.first().map(|delta| &delta.prompt_logprobs)?;
         let scores = || logprobs::prompt(&self.tokenizer, &self.prompt, rows);

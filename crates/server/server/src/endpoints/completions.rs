@@ -62,7 +62,7 @@ struct AdmittedRequest {
     logprobs: Option<u8>,
     style: Style,
     prompts: Vec<Vec<u32>>,
-    /// The echoed prompt of each choice.
+    /// For each choice, the parts of its prompt that the response contains.
     shown: Vec<ShownPrompt>,
     permit: AdmissionPermit,
 }

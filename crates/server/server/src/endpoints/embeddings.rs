@@ -49,7 +49,7 @@ struct AdmittedRequest {
     form: Form,
 }
 
-/// Output form of the vectors.
+/// Format of the vectors in the response.
 #[derive(Clone, Copy)]
 struct Form {
     encoding: Encoding,

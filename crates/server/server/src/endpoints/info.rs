@@ -23,7 +23,7 @@ pub(crate) async fn models(State(app): State<Arc<App>>) -> Response {
     })
 }
 
-/// `GET /v1/models/{id}`. Names may hold slashes.
+/// `GET /v1/models/{id}`. Names may contain slashes.
 pub(crate) async fn model(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,

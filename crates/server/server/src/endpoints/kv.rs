@@ -23,7 +23,7 @@ use crate::jobs::{Job, work_on};
 use crate::lengths::check_prompt;
 use penstock_api_http::{Failure, json};
 
-/// Time-out of an order, longer than any engine step it may wait for.
+/// Time-out of a cache command, longer than any engine step that it may wait for.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Deserialize)]
@@ -102,7 +102,7 @@ fn salt_error(message: &str) -> ApiError {
     ApiError::invalid("salt", message)
 }
 
-/// The prefix in `body`, as the engine identifies it.
+/// The prefix in the request body, as token ids and cache salt.
 fn prefix(job: &Job<'_>) -> Result<KvPrefix, ApiError> {
     let (app, request) = (job.app, KvRequest::parse(job.body)?);
     app.check_model(request.model.as_deref())?;

@@ -17,7 +17,7 @@ use crate::request_meta::RequestMeta;
 use crate::stream;
 use penstock_api_http::{Failure, json};
 
-/// Usage with every delta: the first event includes the number of prompt tokens.
+/// Every delta has the usage, because the first event contains the number of prompt tokens.
 const OPTIONS: StreamOptions = StreamOptions {
     include_usage: true,
     continuous_usage_stats: true,

@@ -91,7 +91,7 @@ struct RerankStyle {
     documents: Option<Vec<String>>,
 }
 
-/// Texts to compare; the left side has one text or as many as the right side.
+/// Texts to compare; the left side has one text, or the same number as the right side.
 struct Pairs {
     pooled: Pooled,
     fields: [&'static str; 2],
@@ -102,13 +102,14 @@ struct Pairs {
 
 /// Rule for turning vectors into scores.
 enum Rule {
-    /// The first `left` vectors are the left side.
+    /// The cosine of two embeddings. The first `left` vectors belong to the left side.
     Cosine { left: usize },
     /// Each pair has a vector of one logit; the activation turns it into a probability.
     Logit { activation: bool },
 }
 
-/// The score of each pair, the tokens used, and the other options of the request.
+/// Returns the score of each pair, the tokens used, and the model's name and the other options of
+/// the request.
 async fn scores<T: Send + 'static>(
     app: &Arc<App>,
     arrival: &RequestMeta,

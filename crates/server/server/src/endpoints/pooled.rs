@@ -31,7 +31,7 @@ pub(super) fn inputs(
     })
 }
 
-/// The engine's pooler.
+/// The kind of vectors that the engine returns.
 ///
 /// # Errors
 /// 400 if the model has no pooler; 503 while no engine is ready.

@@ -41,7 +41,8 @@ pub(super) fn prepare(job: &Job<'_>, request: ChatRequest) -> Result<AdmittedReq
     truncate(&mut prompt, common, permit.limits);
     let calls = CallConstraint::of(&reading, &request)?;
     let mut common = request.common;
-    // A response format constrains content, and an output of required calls has no content.
+    // An output of required calls has no content, so a response format, which constrains content,
+    // is dropped.
     if calls.as_ref().is_some_and(CallConstraint::demanded)
         && let Some(other) = common.grammar.take()
         && other.field != RESPONSE_FORMAT
@@ -60,13 +61,13 @@ pub(super) fn prepare(job: &Job<'_>, request: ChatRequest) -> Result<AdmittedReq
     })
 }
 
-/// Counts the tokens of a conversation of any length.
+/// Counts the tokens of a conversation, without the limit of `max_model_len`.
 pub(super) fn count(job: &Job<'_>, request: &ChatRequest) -> Result<usize, ApiError> {
     job.app.check_model(request.common.model.as_deref())?;
     Ok(encode(job, request, u32::MAX)?.ids.len())
 }
 
-/// Encodes the conversation; rejects text longer than `max_model_len` tokens can be.
+/// Encodes the conversation; rejects a text that has too many bytes for `max_model_len` tokens.
 fn encode(
     job: &Job<'_>,
     request: &ChatRequest,

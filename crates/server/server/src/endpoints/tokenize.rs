@@ -96,7 +96,7 @@ pub(crate) async fn detokenize(
     Ok(json(answer))
 }
 
-/// `GET /tokenizer_info`, in the names of `tokenizer_config.json`.
+/// `GET /tokenizer_info`, with the names of `tokenizer_config.json`.
 pub(crate) async fn info(State(app): State<Arc<App>>) -> Result<Response, Failure> {
     let text = app.text()?;
     let role = |name: &str| text.special_tokens.get(name);

@@ -1,16 +1,17 @@
 //! Histogram buckets.
 
-/// As in vLLM, so its dashboards fit.
+/// Buckets of the time to first token in seconds; as in vLLM, so that its dashboards work.
 pub(super) const FIRST_TOKEN: &[f64] = &[
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
     20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
 ];
-/// vLLM's, with buckets below 10 ms: small models give a token in 1 ms.
+/// Buckets of the time per token in seconds: vLLM's, with more below 10 ms, because small models
+/// need only 1 ms.
 pub(super) const TOKEN_GAP: &[f64] = &[
     0.0005, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.005, 0.0075, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15,
     0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
 ];
-/// vLLM's, with buckets below 300 ms.
+/// Buckets of a request's latencies in seconds: vLLM's, with more below 300 ms.
 pub(super) const LATENCY: &[f64] = &[
     0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0,
     30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0,

@@ -1,4 +1,4 @@
-//! Counters and histograms of the front door. Names are vLLM's, so its dashboards and autoscalers
+//! Counters and histograms of the API server. Names are vLLM's, so its dashboards and autoscalers
 //! work.
 
 mod buckets;
@@ -40,7 +40,7 @@ pub(crate) struct Metrics {
     /// Unix time of the start, in seconds.
     started: f64,
     version: String,
-    /// Requests by handler, whatever their outcome.
+    /// Requests by handler, failed ones included.
     pub(crate) http: Arc<RequestCounts>,
     endings: [AtomicU64; 4],
     rejections: [AtomicU64; 3],

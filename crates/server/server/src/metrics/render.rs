@@ -17,7 +17,7 @@ pub(crate) struct EngineView<'a> {
     pub(crate) ready: Option<&'a Ready>,
     /// `None` before the engine's first report.
     pub(crate) tiers: Option<Arc<str>>,
-    /// Requests in flight in the front door, whatever the engine's state.
+    /// Requests in flight in the API server, whatever the engine's state.
     pub(crate) in_flight: usize,
     /// `None`: no traces are exported.
     pub(crate) tracer: Option<&'a Tracer>,

@@ -9,7 +9,7 @@ use penstock_wire::TokenRequest;
 use super::Ending;
 use crate::request_meta::RequestMeta;
 
-/// Instants of a request, in their order.
+/// Instants of a request, in chronological order.
 pub(crate) struct Phases {
     pub(crate) arrived: Instant,
     pub(crate) submitted: Instant,
@@ -31,7 +31,7 @@ pub(crate) fn open(
     let parent = arrival.trace.as_ref()?;
     let name = format!("{operation} {model}");
     let mut span = parent.child(name, SpanKind::Internal, arrival.at);
-    // the shortest text of the single-precision number, not its digits in double precision
+    // converts by the shortest decimal text, so that 0.7 is not exported as 0.699999988
     let decimal = |number: f32| number.to_string().parse::<f64>().ok();
     span.set("gen_ai.operation.name", operation);
     span.set("gen_ai.provider.name", "penstock");
@@ -44,7 +44,8 @@ pub(crate) fn open(
     Some(span)
 }
 
-/// Ends a span. `tokens` are of the prompt and of the output; `phases` is absent without output.
+/// Ends a span. `tokens` are the numbers of prompt and output tokens; `phases` is `None` without
+/// output.
 pub(super) fn end(mut span: OpenSpan, ending: Ending, tokens: (u32, u32), phases: Option<Phases>) {
     span.set("gen_ai.usage.input_tokens", tokens.0);
     span.set("gen_ai.usage.output_tokens", tokens.1);

@@ -16,7 +16,7 @@ use crate::request_meta::RequestMeta;
 /// counts as aborted.
 pub(crate) struct RequestTimer {
     metrics: Arc<Metrics>,
-    /// Generated tokens are charged to its API key.
+    /// Metadata of the request. Its API key is charged for the generated tokens.
     arrival: RequestMeta,
     submitted: Instant,
     queued: Duration,
@@ -55,7 +55,7 @@ impl RequestTimer {
         }
     }
 
-    /// Ends `span` with the request.
+    /// Makes `span` end with the request.
     pub(crate) fn traced(mut self, span: Option<OpenSpan>) -> Self {
         self.span = span;
         self
@@ -95,7 +95,7 @@ impl RequestTimer {
         self.last_token = now;
     }
 
-    /// Records the end of a pooled request, with a vector.
+    /// Records that a pooled request has ended with a vector.
     pub(crate) fn pooled(&mut self, output: &Output) {
         let metrics = &self.metrics;
         let queued = Duration::from_micros(output.queue_us.into());
