@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use crate::RestartBackoff;
 
-/// Exponential backoff before each restart.
+/// Exponential backoff before each restart of the engine.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     config: RestartBackoff,
@@ -17,7 +17,7 @@ impl Backoff {
         }
     }
 
-    /// Backoff after the loss of an engine that was ready for `ready_for` (zero: never ready).
+    /// Time to wait after the loss of an engine that was ready for `ready_for` (zero: never ready).
     pub(crate) fn after(&mut self, ready_for: Duration) -> Duration {
         if ready_for >= self.config.reset_after {
             self.next = self.config.initial;

@@ -29,8 +29,8 @@ impl Engine {
         match answer.await {
             Ok(Ok(reply)) => Ok(reply),
             Ok(Err(reason)) => Err(lost(&reason)),
-            // Not expected: pending senders live in the table that this handle shares with the
-            // supervisor.
+            // Not expected: the sender stays in the table of commands until it gets a reply or a
+            // failure.
             Err(_) => Err(lost("the engine was shut down")),
         }
     }
@@ -49,7 +49,7 @@ impl Requests {
         let Some(outbox) = &table.outbox else {
             return Ok(None);
         };
-        // As in `submit`: if the connection has just ended, the supervisor fails the command next.
+        // A send fails if the connection has just ended; the supervisor then fails the command.
         let _ = outbox.send(OutgoingFrame::new(frame));
         let (sender, answer) = oneshot::channel();
         table.commands.insert(id, sender);

@@ -23,7 +23,7 @@ pub struct EngineConfig {
 pub enum SocketPlace {
     /// In this directory, which is created and later removed unless it already exists.
     Directory(PathBuf),
-    /// In a new private directory below this one. Directories left behind by killed front doors are
+    /// In a new private directory below this one. Directories left behind by killed servers are
     /// removed.
     PrivateIn(PathBuf),
 }

@@ -52,10 +52,10 @@ pub struct Connection<F> {
     received: PhantomData<fn() -> F>,
 }
 
-/// The front door's end.
+/// The API server's end of a connection.
 pub(crate) type EngineConnection = Connection<EngineFrame>;
 
-/// The engine's end, for engines written in Rust.
+/// The engine's end of a connection, for engines written in Rust.
 pub type FrontConnection = Connection<FrontFrame>;
 
 /// Queued frames are coalesced into one write, up to about this many bytes.
@@ -103,7 +103,8 @@ impl FrontConnection {
     /// must have been dropped.
     pub async fn flush(&mut self) {
         self.outbox = unbounded_channel().0;
-        // The writer ends with the channel; an error only means that the front door is gone.
+        // The writer ends when the channel is empty and closed, or when a write fails because the
+        // API server is gone.
         let _ = (&mut self.writer).await;
     }
 

@@ -39,10 +39,10 @@ impl Engine {
         Self::start_observed(config, Arc::new(()))
     }
 
-    /// [`Engine::start`] with an observer of all stages and steps.
+    /// As [`Engine::start`], with an observer of all stages and steps.
     ///
     /// # Errors
-    /// The same.
+    /// As [`Engine::start`].
     pub fn start_observed(
         config: EngineConfig,
         observer: Arc<dyn Observer>,
@@ -100,11 +100,12 @@ impl Engine {
         self.submit_holding(request, ())
     }
 
-    /// [`Engine::submit`]; `hold` is dropped when the engine has ended the request, which is later
-    /// than the drop of its stream: the engine stays busy until it has processed the cancel.
+    /// As [`Engine::submit`]. `hold` is dropped when the engine has ended the request. If the
+    /// stream is dropped early, that is later: the engine stays busy until it has processed the
+    /// cancel.
     ///
     /// # Errors
-    /// The same.
+    /// As [`Engine::submit`].
     pub fn submit_holding(
         &self,
         request: TokenRequest,

@@ -63,9 +63,9 @@ impl EngineProcess {
         }
     }
 
-    /// Waits until `deadline` for the process to exit, then sends SIGKILL; it ignores SIGTERM and
-    /// SIGINT. A process that the kernel cannot kill (e.g. in uninterruptible disk sleep) is
-    /// abandoned after a further time-out.
+    /// Waits until `deadline` for the process to exit, then sends SIGKILL, because the process
+    /// ignores SIGTERM and SIGINT. A process that the kernel cannot kill (e.g. in uninterruptible
+    /// disk sleep) is abandoned after a further time-out.
     pub(crate) async fn end(&mut self, deadline: Instant) {
         if self.running.is_some() && timeout_at(deadline, self.exited()).await.is_err() {
             let _ = timeout(AFTER_KILL, self.kill()).await;
@@ -115,7 +115,7 @@ fn run(argv: &[String], input: &str, started: oneshot::Sender<io::Result<EngineP
         running: Some(running),
     })));
     if let Some(mut stdin) = child.stdin.take() {
-        // Fails only if the process has exited.
+        // A write fails only if the process has exited.
         let _ = stdin.write_all(input.as_bytes());
     }
     wait_without_reaping(number);
@@ -142,7 +142,7 @@ fn command(argv: &[String]) -> Command {
 }
 
 /// Ignores stop signals. Ctrl-C, a closed terminal and a service stop signal the whole process
-/// group, but the front door controls when its engine ends. The disposition survives exec and is
+/// group, but the API server controls when its engine ends. The disposition survives exec and is
 /// inherited by children.
 fn ignore_stops() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {

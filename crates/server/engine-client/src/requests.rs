@@ -50,7 +50,7 @@ impl RequestStream {
         std::future::poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    /// [`Self::next`] as a poll.
+    /// The poll function of [`Self::next`].
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
         if self.ended {
             return Poll::Ready(None);
@@ -69,7 +69,7 @@ impl Drop for RequestStream {
     }
 }
 
-/// The engine's reply to a command, or the reason for its loss before the reply.
+/// The engine's reply to a command, or the reason why the engine was lost before it replied.
 pub(crate) type Answer = Result<KvReply, Arc<str>>;
 
 /// The requests in flight at one engine. Ids are unique across restarts.

@@ -24,7 +24,7 @@ pub(crate) struct Shared {
     tiers: Mutex<Option<Arc<str>>>,
 }
 
-/// The last STEP and its time. A new engine counts as progress.
+/// The counters of the last STEP, and its time of arrival. A new engine resets both: zeros and now.
 #[derive(Debug, Clone, Copy)]
 pub struct Progress {
     pub stats: StepStats,
@@ -90,7 +90,7 @@ impl Progress {
     }
 }
 
-/// Exchanges HELLO with an engine and reads its stages until READY.
+/// Receives an engine's HELLO, and its stages until READY.
 pub(crate) async fn handshake(
     shared: &Shared,
     mut connection: EngineConnection,

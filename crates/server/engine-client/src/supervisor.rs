@@ -39,7 +39,7 @@ enum End {
     },
 }
 
-/// Grace period for the last frames of a dying engine, or its exit code, to arrive.
+/// Maximum wait for the last frames of a dying engine, or for its exit code.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
 impl Supervisor {
@@ -112,7 +112,7 @@ impl Supervisor {
         stops: &mut mpsc::Receiver<Stop>,
     ) -> End {
         self.shared.state.send_replace(EngineState::Starting);
-        // Not cancelled by a stop, which waits until the process is gone.
+        // A stop does not interrupt the launch, because it must end the process that has started.
         if let Err(failure) = self.launch(process).await {
             return End::Failed {
                 failure,

@@ -60,7 +60,7 @@ pub fn tokens(ids: &[u32], delay: Duration) -> Vec<Action> {
         .collect()
 }
 
-/// A full queue.
+/// The answer of an engine whose queue is full.
 pub fn reject() -> Vec<Action> {
     vec![Action::Send(Output {
         finish: Finish::Rejected,
@@ -74,7 +74,7 @@ pub type Answer = dyn Fn(&Add) -> Vec<Action> + Send + Sync;
 /// Reply to a KV cache command; `None`: no reply.
 pub type Obedience = dyn Fn(&KvOrder) -> Option<(KvOutcome, String)> + Send + Sync;
 
-/// Behaviour of the engine.
+/// Behaviour of the scripted engine.
 #[derive(Clone)]
 pub struct Script {
     pub wire_version: u16,
@@ -84,7 +84,7 @@ pub struct Script {
     pub heartbeat: Duration,
     pub answer: Arc<Answer>,
     pub obey: Arc<Obedience>,
-    /// Sent after READY.
+    /// Report of the KV tiers, sent after READY.
     pub tiers: Option<String>,
 }
 
@@ -137,7 +137,7 @@ pub fn small_engine() -> Ready {
     }
 }
 
-/// Frames received from the front door so far.
+/// Frames received from the API server so far.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Log {
     pub adds: Vec<Add>,
@@ -154,7 +154,7 @@ pub struct FakeEngine {
 }
 
 impl FakeEngine {
-    /// Connects to the front door's socket, waiting until it listens, and starts the script.
+    /// Connects to the API server's socket, waiting until it listens, and starts the script.
     pub async fn connect(socket: &Path, script: Script) -> Self {
         let stream = loop {
             match UnixStream::connect(socket).await {
@@ -207,7 +207,7 @@ impl Drop for FakeEngine {
     }
 }
 
-/// An action and the request it is for.
+/// The id of a request, and an action for it.
 type Wanted = (u64, Action);
 
 struct Session {
@@ -221,7 +221,7 @@ struct Session {
 }
 
 impl Session {
-    /// `None` ends the session.
+    /// Runs until the connection or the script ends; a `None` from any handler ends the session.
     async fn run(mut self, mut wanted: UnboundedReceiver<Wanted>) -> Option<()> {
         self.start();
         let period = self.script.heartbeat;
@@ -358,7 +358,7 @@ async fn play(id: u64, actions: Vec<Action>, wanted: UnboundedSender<Wanted>) {
         match action {
             Action::Wait(duration) => tokio::time::sleep(duration).await,
             other => {
-                // The session has ended.
+                // A send error means that the session has ended.
                 if wanted.send((id, other)).is_err() {
                     return;
                 }
