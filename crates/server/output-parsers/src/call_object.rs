@@ -21,7 +21,7 @@ pub(crate) struct CallObject {
     /// Arguments that arrived before the name.
     early: Option<String>,
     with_arguments: bool,
-    /// Only these names are accepted as calls.
+    /// If set, only objects with the name of one of these tools are calls.
     known: Option<Arc<[ToolSchema]>>,
 }
 
@@ -209,8 +209,7 @@ impl CallObject {
         None
     }
 
-    /// Emits complete arguments: an object unchanged, the text of a string, an empty object for
-    /// null.
+    /// Emits arguments that were not streamed: an object unchanged, a string's text, `{}` for null.
     fn argued(&mut self, text: String, out: &mut Out) {
         if !self.started {
             self.early = Some(text);

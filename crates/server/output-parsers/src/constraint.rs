@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{ReasoningFormat, ToolFormat, ToolSchema, harmony, hermes, llama, marked, mistral};
 
-/// The fixed parts of a family's call format.
+/// The fixed parts of a model family's call format.
 struct Shape {
     /// Text before and after all calls.
     around: [&'static str; 2],
@@ -13,7 +13,7 @@ struct Shape {
     begin: &'static str,
     end: &'static str,
     between: &'static str,
-    /// A number follows the name, then this text.
+    /// If set, the name is followed by a number and then by this text.
     numbered: Option<&'static str>,
 }
 
@@ -26,7 +26,8 @@ const HERMES: Shape = Shape {
 };
 
 impl ToolFormat {
-    /// The format of required calls: this one, or a JSON format if its own arguments are not JSON.
+    /// The format of calls under a grammar: this one, or another with JSON arguments if this one
+    /// has none.
     pub fn constrained(self) -> Self {
         match self {
             Self::Qwen3Coder | Self::Glm45 => Self::Hermes,
@@ -149,7 +150,7 @@ impl ToolFormat {
         }
     }
 
-    /// Harmony's messages: reasoning, commentary, the answer, calls.
+    /// Tags for all kinds of Harmony's messages: reasoning, commentary, the answer, calls.
     fn messages(self, tools: &[ToolSchema]) -> Value {
         let message = |channel: &str, ends: &[&str]| {
             let begin = [harmony::CHANNEL, channel, harmony::MESSAGE].concat();
@@ -234,7 +235,8 @@ impl Shape {
 }
 
 impl ToolSchema {
-    /// The tool with its enforced schema: any object, unless the tool is strict.
+    /// The tool with the schema that the grammar enforces: its own if it is strict, else any
+    /// object.
     fn held(&self) -> Self {
         let any = || Some(Map::from_iter([("type".to_owned(), "object".into())]));
         Self {

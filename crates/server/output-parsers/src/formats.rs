@@ -33,7 +33,7 @@ pub enum ToolFormat {
 pub enum ReasoningFormat {
     /// Between `<think>` and `</think>`.
     Think,
-    /// As `Think`; the opening mark may be missing.
+    /// As `Think`, but the output may start inside reasoning, without the opening mark.
     ThinkOpened,
     Mistral,
     Seed,

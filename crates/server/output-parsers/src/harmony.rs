@@ -1,5 +1,5 @@
-//! gpt-oss: messages in channels. `analysis` is reasoning, `final` and other `commentary` are
-//! content, a message to `functions.NAME` is a call.
+//! gpt-oss (Harmony format): messages in channels. `analysis` is reasoning, `final` and other
+//! `commentary` are content, a message to `functions.NAME` is a call.
 
 use crate::machine::Machine;
 use crate::marked::is_name;
@@ -16,7 +16,7 @@ pub(crate) const RETURN: &str = "<|return|>";
 pub(crate) const CONSTRAIN: &str = "<|constrain|>";
 /// Marks that end a message, properly or not.
 const ENDS: [&str; 5] = [END, CALL, RETURN, START, CHANNEL];
-/// Maximum bytes of a header.
+/// Maximum bytes of a message's header. Without its end by then, the text is content.
 const MAX_HEADER: usize = 1024;
 
 #[derive(Debug)]
@@ -28,9 +28,9 @@ pub(crate) struct Harmony {
 
 #[derive(Debug)]
 enum State {
-    /// Before a message: text here has no header.
+    /// Before a message. Text here belongs to no message, and is content.
     Between,
-    /// After this mark, which becomes content if no message follows.
+    /// In the header of a message, after this mark, which becomes content if no message follows.
     Header(&'static str),
     Body(Body),
 }
@@ -173,7 +173,7 @@ impl Machine for Harmony {
     fn end(&mut self, rest: &str, out: &mut Out) {
         match &mut self.state {
             State::Between => out.content(rest),
-            // The message was cut off before its text: the role alone is dropped.
+            // The output ends inside a header: the mark and the header become content.
             State::Header(mark) => {
                 out.content(mark);
                 out.content(rest);

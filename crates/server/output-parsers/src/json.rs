@@ -3,7 +3,7 @@
 /// Parse state of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// All text was consumed and the value is incomplete.
+    /// The value is incomplete; all text was consumed.
     More,
     /// The value is complete.
     Done,

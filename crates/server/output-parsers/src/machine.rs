@@ -2,12 +2,12 @@
 
 use crate::out::Out;
 
-/// Maximum text per step: marks are short, and moving the rest is expensive.
+/// Maximum bytes added to the buffer at once: text that a step does not consume is copied again.
 const PIECE: usize = 4096;
 
 /// A state machine over chunked text. The events do not depend on the chunk boundaries.
 pub(crate) trait Machine: std::fmt::Debug + Send {
-    /// Text not consumed yet.
+    /// Text that no step has consumed yet.
     fn buffer(&mut self) -> &mut String;
 
     /// Consumes a prefix of `text` and returns its length; `None` if more text is needed. A step

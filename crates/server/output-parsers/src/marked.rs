@@ -6,10 +6,10 @@ use crate::object_text::ObjectText;
 use crate::out::Out;
 use crate::search::{Found, find};
 
-/// Maximum bytes of a header.
+/// Maximum bytes of a call's header.
 const MAX_HEADER: usize = 1024;
 
-/// Marks of one family.
+/// Marks of one model family.
 #[derive(Debug)]
 pub(crate) struct Marks {
     /// Around all calls; removed from the content.

@@ -1,4 +1,4 @@
-//! Standalone arguments, usually a JSON object.
+//! Arguments of a call that stand alone, without an object around them; usually a JSON object.
 
 use crate::json::{Progress, Scan};
 use crate::out::Out;

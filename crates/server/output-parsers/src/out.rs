@@ -1,11 +1,12 @@
-//! The events of one output.
+//! Collects the events of one output.
 
 use crate::OutputEvent;
 
-/// Maximum white space to hold back: white space before a call is not content.
+/// Maximum bytes of white space held back in case a call follows: before a call it is not content.
 const HELD_BYTES: usize = 256;
 
-/// Removes and returns the excess at the start of held-back white space.
+/// Removes and returns the start of held-back white space, so that at most `HELD_BYTES` bytes
+/// remain.
 pub(crate) fn excess(held: &mut String) -> String {
     let least = held.len().saturating_sub(HELD_BYTES);
     let cut = (least..=held.len()).find(|&at| held.is_char_boundary(at));
@@ -16,7 +17,7 @@ pub(crate) fn excess(held: &mut String) -> String {
 #[derive(Debug, Default)]
 pub(crate) struct Out {
     pub(crate) events: Vec<OutputEvent>,
-    /// Number of calls so far, except suppressed ones.
+    /// Number of calls so far, without those above `limit`.
     pub(crate) calls: usize,
     /// Maximum number of reported calls; `None` = unlimited.
     limit: Option<usize>,

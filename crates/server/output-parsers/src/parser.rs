@@ -6,10 +6,10 @@ use crate::out::Out;
 use crate::think::Think;
 use crate::{OutputEvent, ReasoningFormat, ToolFormat, ToolSchema};
 
-/// Parser settings.
+/// Settings of an output's parser.
 #[derive(Debug, Clone, Default)]
 pub struct ParserRules {
-    /// `None` = all text is content.
+    /// `None` = no text is a call.
     pub tools: Option<(ToolFormat, Arc<[ToolSchema]>)>,
     pub reasoning: Option<ReasoningFormat>,
     /// Maximum number of reported calls; later ones are dropped.

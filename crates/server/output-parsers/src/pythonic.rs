@@ -26,7 +26,7 @@ pub(crate) struct Pythonic {
 #[derive(Debug)]
 enum State {
     Start,
-    /// After a bracket or a comma.
+    /// After the opening bracket or a comma: the name of a call follows.
     Name,
     /// Inside a call's brackets.
     Arguments {
@@ -39,7 +39,7 @@ enum State {
     Text,
 }
 
-/// Tracks Python's brackets and strings.
+/// Tracks brackets and strings of Python's syntax.
 #[derive(Debug, Default)]
 struct Brackets {
     depth: u32,

@@ -13,8 +13,8 @@ pub(crate) enum Found {
     Clear(usize),
 }
 
-/// Finds the first mark. Of several marks at one position, the longest wins, so no mark may be a
-/// prefix of another.
+/// Finds the first mark. Two marks must not begin at the same position, so no mark may be a prefix
+/// of another.
 pub(crate) fn find(text: &str, marks: &[&str]) -> Found {
     let whole = |(which, mark): (usize, &&str)| text.find(*mark).map(|start| (start, which));
     let first = marks.iter().enumerate().filter_map(whole).min();

@@ -14,7 +14,7 @@ use crate::typed::TypedArguments;
 /// Maximum bytes of a name.
 const MAX_NAME: usize = 256;
 
-/// Tags of one family.
+/// Tags of one model family.
 #[derive(Debug)]
 pub(crate) struct Tags {
     /// Start of a call; after the first of these, `function` may still follow.
@@ -78,7 +78,7 @@ pub(crate) struct Tagged {
 #[derive(Debug, Clone, Copy)]
 enum State {
     Text,
-    /// After the first mark.
+    /// After the opening mark.
     Function,
     Name,
     /// Between parameters.
@@ -130,7 +130,8 @@ impl Tagged {
         }
     }
 
-    /// A short text up to one of `ends`: its length and the end of the mark.
+    /// Finds a name that ends at one of the marks `ends`: its length, and the offset after the
+    /// mark. `Err(true)`: more text is needed; `Err(false)`: the text is too long for a name.
     fn short(&self, text: &str, ends: &[&str]) -> Result<(usize, usize), bool> {
         match find(text, ends) {
             Found::Mark { start, end, .. } if start <= MAX_NAME => Ok((start, end)),
@@ -258,7 +259,7 @@ impl Machine for Tagged {
             State::Key => self.key(text, out),
             State::Equals => self.equals(text),
             State::ValueStart if self.tags.newline && text.starts_with('\n') => {
-                // In an empty value, one line break serves for both ends.
+                // In an empty value, the only line break belongs to the mark that ends the value.
                 match next_of(text, &self.tags.value_ends[..1]) {
                     Next::Wait => None,
                     Next::Mark { .. } => self.to(State::Value, 0),

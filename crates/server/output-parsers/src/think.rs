@@ -3,7 +3,7 @@
 use crate::out::{Out, excess};
 use crate::search::{Found, Next, find, next_of, spaces};
 
-/// Marks of one family, in all spellings.
+/// Marks of one model family, in all spellings.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ThinkMarks {
     pub(crate) open: &'static [&'static str],
@@ -39,7 +39,7 @@ pub(crate) struct Think {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// At the start: reasoning may follow; `true` if it certainly follows.
+    /// At the start of the output: reasoning may follow. `true`: it certainly follows.
     Start(bool),
     /// Inside reasoning, before its first character.
     Opened,

@@ -17,7 +17,7 @@ pub(crate) struct TypedArguments {
 /// A parameter's value during parsing.
 #[derive(Debug)]
 enum TypedValue {
-    /// Text is emitted immediately.
+    /// A string, whose text is emitted immediately.
     String,
     /// Other types are held back until complete and then converted.
     Held(String, Types),
