@@ -30,7 +30,7 @@ pub(crate) struct Harmony {
 enum State {
     /// Before a message. Text here belongs to no message, and is content.
     Between,
-    /// In the header of a message, after this mark, which becomes content if no message follows.
+    /// In the header of a message, after this mark. Both become content if no message can follow.
     Header(&'static str),
     Body(Body),
 }
@@ -173,11 +173,8 @@ impl Machine for Harmony {
     fn end(&mut self, rest: &str, out: &mut Out) {
         match &mut self.state {
             State::Between => out.content(rest),
-            // The output ends inside a header: the mark and the header become content.
-            State::Header(mark) => {
-                out.content(mark);
-                out.content(rest);
-            }
+            // A message that ends inside its header has no text.
+            State::Header(_) => {}
             State::Body(body) => {
                 body.text(rest, out);
                 if let Body::Call(arguments) = body {

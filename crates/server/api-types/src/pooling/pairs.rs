@@ -37,11 +37,12 @@ impl ScoreRequest {
     /// Reads and validates a request body.
     pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
         let mut fields = Fields::parse(body)?;
-        let left = take_side(&mut fields, LEFT)?;
-        let (name, right) = named_side(&mut fields, RIGHT)?;
+        let (name, left) = named_side(&mut fields, LEFT)?;
+        let right = take_side(&mut fields, RIGHT)?;
         if left.len() != 1 && left.len() != right.len() {
             let (one, other) = (left.len(), right.len());
-            let message = format!("{one} texts cannot be paired with {other}: send one, or {one}.");
+            let message =
+                format!("{one} texts cannot be paired with {other}: send one, or {other}.");
             return Err(ApiError::invalid(name, message));
         }
         let request = Self {
@@ -126,7 +127,7 @@ mod tests {
         for (body, param) in [
             (r#"{"text_2": "a"}"#, "text_1"),
             (r#"{"text_1": "a"}"#, "text_2"),
-            (r#"{"text_1": ["a", "b"], "text_2": "c"}"#, "text_2"),
+            (r#"{"text_1": ["a", "b"], "text_2": "c"}"#, "text_1"),
             (r#"{"text_1": "a", "data_1": "b", "text_2": "c"}"#, "data_1"),
             (r#"{"text_1": "a", "text_2": []}"#, "text_2"),
             (r#"{"text_1": "a", "text_2": [{"image": "b"}]}"#, "text_2"),

@@ -193,6 +193,14 @@ fn harmony() {
          assistant<|channel|>final<|message|>It rains.<|return|>",
         &["f#({})", "c:It rains."],
     );
+    // Cut off inside a header, which is no text of a message.
+    for header in ["<|start|>assistant", "<|start|>assistant<|channel|>fin"] {
+        check_calls(
+            "openai",
+            &format!("<|channel|>analysis<|message|>So.<|end|>{header}"),
+            &["r:So."],
+        );
+    }
 }
 
 #[test]
