@@ -1,4 +1,4 @@
-"""Words and widths: the voice of docs/glossary.md, as far as a machine can check it."""
+"""Widths of lines."""
 
 import re
 from collections.abc import Iterator
@@ -10,14 +10,6 @@ CODE_COLUMNS = 100
 MARKDOWN_COLUMNS = 120
 CODE = (".py", ".pyi", ".rs", ".sh", ".toml")
 
-# Persons for mechanisms, and relative clauses where a noun exists.
-RIDDLES = re.compile(
-    r"\b(nobody|whoever|whatever has|(?:is|are) told|hears? of|goe?s? by name|who has it"
-    r"|what (?:is there|there is))\b|(?:\"\"\"|//[/!] )(?-i:Of) ",
-    re.IGNORECASE,
-)
-# This file names the words; results are records of their day.
-RIDDLES_EXEMPT = ("tests/project/test_words.py", "benchmarks/results/")
 # A URL, a path or a table row has no place for a line break.
 UNBREAKABLE = re.compile(r"^\W*\S+\W*$|^\s*\|")
 # Files and directories whose lines are data, each with its reason.
@@ -32,17 +24,6 @@ LONG_LINES = {
 def files(*suffixes: str) -> Iterator[tuple[str, Path]]:
     """Tracked files with one of the suffixes, by relative name."""
     return ((tree.relative(path), path) for path in tree.sources(*suffixes))
-
-
-def test_comments_and_documents_use_plain_words() -> None:
-    wrong = [
-        f"{name}:{number}: {found[0].strip()}"
-        for name, path in files(*CODE, ".md")
-        if not name.startswith(RIDDLES_EXEMPT)
-        for number, line in enumerate(path.read_text().splitlines(), start=1)
-        if (found := RIDDLES.search(line))
-    ]
-    assert not wrong
 
 
 def long_lines(columns: int, *suffixes: str) -> list[str]:
