@@ -186,7 +186,7 @@ test-full: PROGRAMS := full
 test-full: run-tests ## the same and the slow tests
 
 # A contributor's loop: no model, Ray, Redis, moto, Envoy, network namespaces or servers; of the rooms that the change
-# affects, or of all if nothing differs from main. The parts run at once, their output one after the other.
+# affects (scripts/affected.py), or of all if nothing differs from main. The parts run at once, their output one after the other.
 QUICK := not slow and not model and not ray and not net and not store and not server and not heavy
 SLOW_CRATES := $(addprefix penstock-,decoder engine-client kvstore server)
 check: install check-tools ## formatting, lints, types, and the tests of what changed since main that need nothing but the build
@@ -207,7 +207,7 @@ check-rust:
 	[ -z "$$slow" ] || cargo test --release --locked --quiet --lib $$slow
 
 check-python:
-	@$(BIN)/python -m pytest -q -m '$(QUICK)' --hypothesis-profile=quick $(filter-out tests/e2e tests/clients,$(call AFFECTED,python))
+	@$(BIN)/python -m pytest -q -m '$(QUICK)' --hypothesis-profile=quick $(filter-out tests/e2e/% tests/clients/%,$(call AFFECTED,python))
 
 lint: lint-rust lint-python ## formatting, clippy, ruff and mypy, all with warnings denied
 

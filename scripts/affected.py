@@ -1,11 +1,11 @@
-"""Print what a change affects, for `make check`: crates, or directories of Python tests.
+"""Print what a change affects, for `make check`: crates, or files of Python tests.
 
 usage: affected.py rust|python. The change is what differs from the merge base with main. It affects
-the rooms that it touches and those that may import them (tests/project/arrows.py). Without a
-change, all are printed.
+the crates that may use one that it touches, and the files that import one that it touches. Imports
+of Python in functions do not count, so `make test` has the last word. Without a change, all are
+printed.
 """
 
-import ast
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -14,12 +14,15 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
-from tests.project import arrows  # noqa: E402
+from tests.project import arrows, tree  # noqa: E402
+from tests.project.python_modules import Files, dotted  # noqa: E402
 
 # A change of these affects everything.
-EVERYWHERE = ("Cargo.", "constraints", "pyproject", "python/penstock/core", "tests/conftest.py")
-# Tests that run whatever has changed: they read all files.
+EVERYWHERE = ("Cargo.", "constraints", "pyproject", "tests/conftest.py")
+# Tests that read all files.
 ALWAYS = "tests/project"
+# The name that stands for all crates in the graph of Python files.
+NATIVE = "penstock._native"
 
 
 def changed_files() -> list[str]:
@@ -35,80 +38,65 @@ def changed_files() -> list[str]:
     return [*git("diff", "--name-only", base[0]), *git("ls-files", "-o", "--exclude-standard")]
 
 
-def room(path: str) -> str | None:
-    """The room of a source file: a crate, or a Python package as arrows.py names it."""
-    words = path.removesuffix(".py").split("/")
-    match words:
-        case ["crates", "native", *_]:
-            return "native"
-        case ["crates", _, crate, *_]:
-            return crate
-        case ["python", "penstock", name, *_]:
-            return name
-        case ["python", package, name, *_]:
-            return f"{package}.{name}"
-    return None
-
-
 def affected(changed: Iterable[str], uses: Mapping[str, set[str]]) -> set[str]:
-    """`changed` and the rooms that use one of them, directly or not."""
+    """`changed`, and all that use one of them, directly or not."""
     found = set(changed)
     while more := {name for name, used in uses.items() if used & found} - found:
         found |= more
     return found
 
 
-def python_uses() -> dict[str, set[str]]:
-    """The rooms that each Python room may use; those that call the extension use all crates."""
-    uses = {name: used | arrows.OPEN for name, used in arrows.PYTHON.items()}
-    for name in arrows.NATIVE & uses.keys():
-        uses[name] = uses[name] | {"native"}
-    return {**arrows.RUST, **uses}
+def crates(files: list[str]) -> list[str]:
+    """Names of the affected crates that have tests."""
+    changed = {Path(file).parts[2] for file in files if file.startswith("crates/")}
+    names = affected(changed, arrows.RUST) if files else set(arrows.RUST)
+    return [f"penstock-{name}" for name in sorted(names & arrows.RUST.keys() - {"native"})]
 
 
-def imported(directory: Path) -> set[str]:
-    """The rooms that the tests in a directory import."""
-    names = set()
-    for file in directory.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                names |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    paths = {f"python/{name.replace('.', '/')}" for name in names if name.startswith("penstock")}
-    rooms = {room(path) for path in paths} - {None}
-    return {"native" if name == "_native" else name for name in rooms if name}
+def tests(files: list[str]) -> list[str]:
+    """The affected files of Python tests, and the directory of tests that read all files."""
+    sources = list((REPOSITORY / "tests").rglob("*.py"))
+    every = {dotted(path, REPOSITORY): path for path in sources if path.name.startswith("test_")}
+    names = affected(changed_modules(files), python_uses(sources)) if files else every.keys()
+    chosen = {
+        path.relative_to(REPOSITORY).as_posix() for name, path in every.items() if name in names
+    }
+    return [ALWAYS, *sorted(path for path in chosen if not path.startswith(ALWAYS))]
 
 
-def rust_words(files: list[str]) -> list[str]:
-    """The affected crates that have tests, by name."""
-    changed = {name for file in files if file.startswith("crates/") and (name := room(file))}
-    crates = affected(changed, arrows.RUST) if files else set(arrows.RUST)
-    return [f"penstock-{crate}" for crate in sorted(crates - {"native"})]
+def changed_modules(files: list[str]) -> set[str]:
+    """Dotted names of changed Python files; a file beside tests counts as its whole directory."""
+    names = {NATIVE} if any(file.startswith("crates/") for file in files) else set()
+    for file in files:
+        path = REPOSITORY / file
+        if path.suffix == ".py" and path.is_relative_to(tree.PYTHON):
+            names.add(dotted(path, tree.PYTHON))
+        elif path.suffix == ".py":
+            names.add(dotted(path, REPOSITORY))
+        elif file.startswith("tests/"):
+            names |= {dotted(test, REPOSITORY) for test in path.parent.glob("test_*.py")}
+    return names
 
 
-def python_words(files: list[str]) -> list[str]:
-    """The directories whose tests are affected."""
-    directories = [path for path in sorted((REPOSITORY / "tests").iterdir()) if path.is_dir()]
-    changed = {name for file in files if (name := room(file))}
-    rooms = affected(changed, python_uses())
-    return [
-        relative
-        for directory in directories
-        if (relative := f"tests/{directory.name}") == ALWAYS
-        or not files
-        or any(file.startswith(f"{relative}/") for file in files)
-        or imported(directory) & rooms
-    ]
+def python_uses(sources: list[Path]) -> dict[str, set[str]]:
+    """The files that each file imports; a test uses the conftest.py files above it."""
+    modules, all_imports = Files(sources, at_import=True), Files(sources).imports
+    uses = {name: {target for (target,) in used} for (name,), used in modules.uses().items()}
+    for name, used in uses.items():
+        if any(NATIVE in (module, f"{module}.{item}") for module, item in all_imports(name)):
+            used.add(NATIVE)
+        parts = name.split(".")
+        above = (".".join([*parts[:end], "conftest"]) for end in range(1, len(parts)))
+        used |= {each for each in above if each in uses and each != name}
+    return uses
 
 
 def main() -> None:
-    """Print the words for one language."""
+    """Print the names for one language."""
     files = changed_files()
     if any(file.startswith(EVERYWHERE) for file in files):
         files = []
-    words = {"rust": rust_words, "python": python_words}[sys.argv[1]](files)
-    print(" ".join(words))
+    print(*{"rust": crates, "python": tests}[sys.argv[1]](files))
 
 
 if __name__ == "__main__":

@@ -246,33 +246,35 @@ def test_a_system_without_apt_is_told_the_names(repository: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("file", "crates", "some", "others"),
     [
-        ("docs/gpu.md", [], {"tests/project"}, {"tests/plan", "tests/kv"}),
+        ("docs/gpu.md", [], {"tests/project"}, {"tests/kv/test_cache.py"}),
         (
             "python/penstock_ops/plan/virtual.py",
             [],
-            {"tests/plan", "tests/project"},
-            {"tests/kv", "tests/bench", "tests/engine"},
+            {"tests/plan/test_virtual.py", "tests/project"},
+            {"tests/plan/test_weights.py", "tests/engine/test_traffic.py"},
         ),
-        ("tests/kv/test_new.py", [], {"tests/kv", "tests/project"}, {"tests/scheduler"}),
+        ("python/penstock/kv/cache.py", [], {"tests/engine/test_traffic.py"}, set()),
+        ("tests/real_ranks.py", [], {"tests/engine/test_traffic.py"}, {"tests/plan/test_show.py"}),
+        ("tests/fakes/README", [], {"tests/project"}, {"tests/engine/test_traffic.py"}),
         (
             "crates/gateway/routing/src/lib.rs",
             ["fleet", "gateway", "routing", "sim"],
-            {"tests/executor", "tests/grammar"},
-            set(),
+            {"tests/grammar/test_bounds.py"},
+            {"tests/bench/report/test_wording.py"},
         ),
     ],
 )
-def test_a_change_affects_the_rooms_that_use_what_it_touches(
+def test_a_change_affects_what_imports_it(
     repository: Path, file: str, crates: list[str], some: set[str], others: set[str]
 ) -> None:
-    affected = runpy.run_path(str(repository / "scripts/affected.py"))
-    assert affected["rust_words"]([file]) == [f"penstock-{crate}" for crate in crates]
-    directories = set(affected["python_words"]([file]))
-    assert directories >= some
-    assert not directories & others
+    script = runpy.run_path(str(repository / "scripts/affected.py"))
+    assert script["crates"]([file]) == [f"penstock-{crate}" for crate in crates]
+    chosen = set(script["tests"]([file]))
+    assert chosen >= some
+    assert not chosen & others
 
 
 def test_no_change_affects_everything(repository: Path) -> None:
-    affected = runpy.run_path(str(repository / "scripts/affected.py"))
-    assert set(affected["python_words"]([])) >= {"tests/plan", "tests/kv", "tests/project"}
-    assert "penstock-wire" in affected["rust_words"]([])
+    script = runpy.run_path(str(repository / "scripts/affected.py"))
+    assert set(script["tests"]([])) >= {"tests/plan/test_show.py", "tests/project"}
+    assert {"penstock-wire", "penstock-sim"} <= set(script["crates"]([]))
