@@ -1,4 +1,4 @@
-"""Backends execute the step plans of one rank on one device. docs/adding-a-backend.md."""
+"""A backend executes the step plans of one rank on one device. See docs/adding-a-backend.md."""
 
 from __future__ import annotations
 
@@ -15,34 +15,39 @@ from penstock.model import ModelInfo
 GPU_BACKENDS = frozenset({"cuda"})
 """Backends with one GPU per rank."""
 OWN_SUMS = frozenset({"cuda", "torch"})
-"""Backends with their own all-reduce. Their ranks get streams in place of shared memory."""
+"""Backends with their own all-reduce. Their ranks are connected by streams, even on one host, in
+place of shared memory.
+"""
 TENSOR_ROWS = frozenset({"cuda", "torch"})
-"""Backends that can pass activations between pipeline stages as tensors."""
+"""Backends that can pass activations between pipeline stages as tensors, not only as bytes."""
 
 
 class StepFuture(Protocol):
-    """A step in flight."""
+    """A step that is submitted and whose result is not fetched yet."""
 
     def result(self, timeout: float | None = None) -> StepResult:
         """Wait for the step. Raises the step's error, and TimeoutError after `timeout` seconds."""
 
 
 class KvMover(Protocol):
-    """Transfers between the KV pools and the tiers of one rank, concurrent with the steps. Any
-    exception makes the rank unusable; a failed transfer is reported as a result.
+    """Transfers between the KV pools and the tiers of one rank, concurrent with the steps. An
+    exception from any method makes the rank unusable. A transfer that fails raises none: its
+    TransferResult reports the failure.
     """
 
     def submit(self, transfer: Transfer, /) -> None:
         """Start a transfer without blocking."""
 
     def take(self, timeout: float = 0.0, /) -> list[TransferResult]:
-        """Results since the last call; waits at most `timeout` seconds for the first."""
+        """Results of transfers that ended since the last call; waits at most `timeout` seconds for
+        the first.
+        """
 
     def report(self) -> str:
-        """State of the tiers as JSON."""
+        """State of this rank's tiers as JSON."""
 
     def close(self, seconds: float, /) -> None:
-        """Write pending stores, for at most `seconds`."""
+        """Write pending stores to the tiers, for at most `seconds`."""
 
 
 class Backend(Protocol):
@@ -51,13 +56,17 @@ class Backend(Protocol):
     facts: WorkerFacts
 
     def kv_spec(self) -> KvSpec:
-        """Shape of this rank's KV cache. Groups (by window) are the same on all ranks."""
+        """Shape of this rank's KV cache: tokens per block, and the KV groups (layers with the same
+        window). The groups are the same on all ranks.
+        """
 
     def free_memory(self) -> int:
-        """Bytes that this rank may allocate after its weights are loaded."""
+        """Bytes that this rank may allocate for KV pools, once its weights are loaded."""
 
     def allocate(self, blocks: Sequence[int]) -> None:
-        """Allocate the KV pools: the number of blocks per group. Called once, before any step."""
+        """Allocate the KV pools: `blocks` has the number of blocks of each KV group. Called once,
+        before any step.
+        """
 
     def submit(self, plan: StepPlan) -> StepFuture:
         """Start a step. ValueError, here or from the future, for an invalid plan; any other error
@@ -65,7 +74,9 @@ class Backend(Protocol):
         """
 
     def open_tiers(self, tiers: OpenTiers) -> KvMover:
-        """Open the tiers of the configuration. PenstockError with the reason and the remedy."""
+        """Open the tiers of the configuration. Raises PenstockError, with the reason and the
+        remedy, if one cannot be opened.
+        """
 
     def close(self) -> None:
         """Free the model and the pools."""
@@ -92,10 +103,11 @@ class BackendModule(Protocol):
     def load(
         self, config: EngineConfig, info: ModelInfo, rank: tuple[str, str] | None, report: Report
     ) -> CarryingBackend:
-        """Load the weights of this rank. PenstockError names the tensor or the flag at fault.
+        """Load the weights of this rank. Raises PenstockError, which names the tensor or the flag
+        at fault.
 
-        `rank` is JSON of `penstock_decoder::Shard` and `Wiring`; None for the whole model.
-        `report` takes the lines of a `penstock.core.progress.LoadProgress`.
+        `rank`: this rank's `penstock_decoder::Shard` and `Wiring`, each as JSON; None for the whole
+        model on one rank. `report` takes the lines of a `penstock.core.progress.LoadProgress`.
         """
 
 

@@ -26,7 +26,9 @@ def load(
     rank: tuple[str, str] | None,
     report: Report = silent,
 ) -> CpuBackend:
-    """Load the rank's weights. Errors name the tensor or the flag at fault."""
+    """Load the rank's weights. Raises PenstockError, which names the tensor or the flag
+    at fault.
+    """
     from penstock._native import Decoder, ReadCount
 
     options, count = json.dumps(decoder_options(config)), ReadCount()
@@ -62,7 +64,7 @@ class CpuBackend:
         return KvSpec(block_size, tuple(found))
 
     def free_memory(self) -> int:
-        """Free memory divided evenly among the ranks of this host."""
+        """Bytes of free memory of this host, divided evenly among the ranks of this host."""
         return available_memory() // self._config.parallel.most_ranks_on_a_node
 
     def allocate(self, blocks: Sequence[int]) -> None:

@@ -22,15 +22,17 @@ from penstock.model.files import weight_map
 
 THREADS = 8
 CHUNK = 256 << 20
-"""Bytes of one read. Large, because an import holds the GIL for most of a second at a time."""
+"""Bytes per read. Large, because a thread needs the GIL between two reads, and the import of torch
+holds it for most of a second at a time.
+"""
 SCRATCH = 1 << 20
-"""Size of the buffer that all reads overwrite, small enough to stay in a core's cache."""
+"""Bytes of the buffer that all reads overwrite, small enough to stay in a core's cache."""
 SPLIT = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 
 
 def rank_of_host(config: EngineConfig, rank: tuple[str, str] | None) -> int:
-    """Local rank on its host, which is also the index of its GPU. 0 on Ray, where a rank sees its
-    own GPU only.
+    """Number of the rank among the ranks of its host, which is also the index of its GPU. 0 on Ray,
+    where a rank sees its own GPU only.
     """
     if rank is None or config.parallel.backend == "ray":
         return 0
@@ -40,7 +42,9 @@ def rank_of_host(config: EngineConfig, rank: tuple[str, str] | None) -> int:
 
 
 def weight_files(path: Path) -> list[Path]:
-    """Files of a checkpoint (a directory of safetensors, or a GGUF file) in order."""
+    """Weight files of a checkpoint (a directory of safetensors, or a GGUF file, which may be
+    split), in order.
+    """
     if path.is_dir():
         index = path / "model.safetensors.index.json"
         if not index.is_file():
@@ -55,8 +59,8 @@ def weight_files(path: Path) -> list[Path]:
 
 @contextmanager
 def reading_ahead(path: Path, config: EngineConfig, rank: tuple[str, str] | None) -> Iterator[None]:
-    """Inside the block, threads read this rank's files into the page cache, up to half of the free
-    memory. Errors are ignored: the load reports them.
+    """Inside the block, threads read this rank's weight files into the page cache, at most half of
+    the host's free memory in total. Errors are ignored: the load reports them.
     """
     stage, stages = (0, 1) if rank is None else json.loads(rank[0])["stage"]
     try:
@@ -104,7 +108,7 @@ def _read_all(chunks: deque[tuple[Path, int, int]]) -> None:
 
 
 def _read(descriptor: int, offset: int, size: int, scratch: memoryview) -> None:
-    """Read in one system call, which releases the GIL."""
+    """Read `size` bytes of a file in one system call, which releases the GIL."""
     if _is_cached(descriptor, offset, size):
         return
     os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_SEQUENTIAL)

@@ -10,7 +10,9 @@ from penstock.core.transfer import OpenTiers
 
 
 def mover_options(config: EngineConfig, tiers: OpenTiers) -> dict[str, object]:
-    """Options of `penstock._native.KvMover`, without those for the rank's share of a block."""
+    """Options of `penstock._native.KvMover` that the configuration gives. The caller adds those for
+    its rank's share of a block.
+    """
     return {
         "cache": tiers.cache,
         "ram_slots": tiers.ram_slots,
@@ -20,7 +22,9 @@ def mover_options(config: EngineConfig, tiers: OpenTiers) -> dict[str, object]:
 
 
 def direct_tiers(config: EngineConfig, *, on_gpu: bool) -> list[int]:
-    """Numbers of the tiers read by GPUDirect Storage; PenstockError if the backend has no GPU."""
+    """Numbers (from 1, in order of configuration) of the tiers that are read by GPUDirect Storage.
+    Raises PenstockError if there are any and the backend has no GPU.
+    """
     found = [at for at, tier in enumerate(config.tiers.named, start=1) if tier.gds]
     if found and not on_gpu:
         name = config.tiers.named[found[0] - 1].name

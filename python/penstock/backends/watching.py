@@ -1,5 +1,5 @@
-"""Progress of a load in native code. A thread polls the count of bytes read, so that the load never
-waits for a report.
+"""Progress of a load in native code. A thread polls the number of bytes read, so that the load
+itself never waits for a report to be taken.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LOOK = 0.25
 
 
 class ReadCount(Protocol):
-    """Read counter, such as `penstock._native.ReadCount`."""
+    """Counter of the bytes that a load has read, such as `penstock._native.ReadCount`."""
 
     @property
     def total(self) -> int:
@@ -29,7 +29,7 @@ class ReadCount(Protocol):
 
 @contextmanager
 def watched(count: ReadCount, report: Report) -> Iterator[None]:
-    """Report the progress of `count` until the block ends."""
+    """Inside the block, report the progress of `count` from a thread."""
     ended = threading.Event()
     thread = threading.Thread(
         target=_watch, args=(count, report, ended), name="load progress", daemon=True
@@ -47,7 +47,7 @@ def _watch(count: ReadCount, report: Report, ended: threading.Event) -> None:
         if ended.wait(LOOK):
             return
     progress, seen, over = LoadProgress(count.total, report), 0, False
-    # If the listener is gone, the load itself raises the error.
+    # If the receiver of the reports is gone, the load itself raises the error.
     with suppress(ConnectionError):
         while not over:
             over = ended.wait(LOOK)

@@ -27,5 +27,5 @@ from penstock.model import ModelInfo
 def load(
     config: EngineConfig, info: ModelInfo, rank: tuple[str, str] | None, report: Report = silent
 ) -> TorchBackend:
-    """Errors name the tensor or the flag at fault."""
+    """Load the rank's weights into host memory. Errors name the tensor or the flag at fault."""
     return TorchBackend(config, info, rank, Cpu(config.compute.threads), report)

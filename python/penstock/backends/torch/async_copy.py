@@ -17,9 +17,9 @@ from penstock.core import DeviceLostError, PenstockError
 PAGE = 4096
 """Alignment in bytes that direct I/O requires of buffers."""
 Pair = tuple[Tensor, Tensor]
-"""Target and source, of one shape and type."""
+"""Target and source of a copy, equal in shape and type."""
 HANG_S = 60.0
-"""Time-out in seconds of a copy, which normally takes milliseconds."""
+"""Seconds after which a copy counts as hung. Normally a copy takes milliseconds."""
 LONGEST_SLEEP_S = 0.001
 
 
@@ -31,20 +31,22 @@ class Copied(Protocol):
 
 
 class Copies(Protocol):
-    """Each direction has its own stream; copies of one direction run in call order."""
+    """Copies between device memory and pinned host memory. Each direction has its own stream;
+    copies of one direction run in call order.
+    """
 
     def pin(self, size: int) -> Tensor:
         """Allocate `size` bytes of pinned host memory. PenstockError if that fails."""
 
     def unpin(self, memory: Tensor) -> None:
-        """Unpin the memory. No copy from or to it may be in flight."""
+        """Unpin the memory that `pin` returned. No copy from or to it may be in flight."""
 
     def to_host(self, pairs: Sequence[Pair]) -> Copied: ...
 
     def to_device(self, pairs: Sequence[Pair]) -> Copied: ...
 
     def crc64(self, memories: Sequence[Tensor]) -> int:
-        """CRC-64/NVME of the concatenation of device memories."""
+        """CRC-64/NVME over the bytes of tensors on the device, as if they were concatenated."""
 
 
 class CudaCopies:
@@ -115,9 +117,9 @@ class _CudaCopied:
 
 @contextmanager
 def on_stream(stream: torch.cuda.Stream) -> Iterator[None]:
-    """Launch on `stream`. The stream's GPU stays the current device of the thread: on a new thread,
-    torch alone would restore the first GPU, and each rank would create a CUDA context of 0.5 GB
-    there.
+    """Launch the block's work on `stream`. Afterwards the stream's GPU stays the thread's current
+    device. torch alone would restore GPU 0 on a new thread, so that each rank would create a CUDA
+    context of 0.5 GB there.
     """
     torch.cuda.set_device(stream.device)
     with torch.cuda.stream(stream):
@@ -125,7 +127,7 @@ def on_stream(stream: torch.cuda.Stream) -> Iterator[None]:
 
 
 def wait_for(ended: Callable[[], bool], seconds: float) -> bool:
-    """Poll `ended` for at most `seconds`. False on time-out."""
+    """Poll `ended` for at most `seconds`. Returns False on time-out."""
     end, sleep = time.monotonic() + seconds, LONGEST_SLEEP_S / 16
     while not ended():
         if time.monotonic() > end:

@@ -1,4 +1,4 @@
-"""The torch backend: executes step plans. docs/gpu.md."""
+"""The torch backend: executes step plans on a GPU or on torch's CPU device. See docs/gpu.md."""
 
 from __future__ import annotations
 
@@ -57,7 +57,9 @@ NAMES = {torch.float32: "f32", torch.bfloat16: "bf16"}
 
 
 class TorchBackend:
-    """One rank. `device` runs the steps; everything else runs on the caller's thread."""
+    """The backend of one rank. `device` runs the steps; everything else runs on the caller's
+    thread.
+    """
 
     def __init__(
         self,
@@ -143,7 +145,8 @@ class TorchBackend:
             free = self._device.free_memory() // config.parallel.most_ranks_on_a_node
             tables = 4 * self._on_device.entries
             free -= step_bytes(spec.model, spec.shard, tokens, spec.dtype, tables)
-        # Activations sent between stages, which are held in separate buffers.
+        # Activations that are received from or sent to another stage are held in buffers of their
+        # own.
         handed = config.parallel.ray_overlap_comm + (not spec.shard.embeds)
         return max(0, free - handed * sent_bytes(spec.model, tokens, spec.dtype))
 
@@ -170,7 +173,9 @@ class TorchBackend:
         return found
 
     def _all_compiled(self) -> bool:
-        """True if all ranks of the stage compiled their kernels ahead; they capture together."""
+        """True if all ranks of the stage have compiled their kernels ahead of time. They capture
+        graphs together, so one rank that has not decides for all.
+        """
         own = self._compiled is None or self._compiled.result()
         group, found = self._ranks.group, []
         if group is None:
@@ -202,7 +207,7 @@ class TorchBackend:
             self._device.start(torch.inference_mode()(captures.capture_all)).result()
 
     def _make_tables(self) -> None:
-        """Allocate the device tables of steps and graphs, other than the KV pools."""
+        """Allocate the tables that steps and graphs keep on the device, without the KV pools."""
         spec, device = self._spec, self._device.torch
         slots, size = spec.limits.slots, spec.limits.block_size
         self._flash: FlashInfer | None = None
@@ -214,7 +219,9 @@ class TorchBackend:
             raise out_of_memory(error, f"tables of {slots} sequences") from error
 
     def _place(self, blocks: Sequence[int]) -> None:
-        """Allocate KV pools of `blocks` per group, and build the model and graphs over them."""
+        """Allocate KV pools, with `blocks[g]` blocks for group g, and build the model and its
+        graphs on them.
+        """
         groups = zip(self._weights.kv_groups, blocks, strict=True)
         spec, device = self._spec, self._device
         limits = spec.limits_with([GroupLimits(n, g.window, g.chunked) for g, n in groups])
@@ -293,7 +300,9 @@ class TorchBackend:
         self._ranks.close()
 
     def _work(self, plan: StepPlan, work: Callable[[], None]) -> None:
-        """Run `work` of the plan's step. An error marks the plan's slots as failed."""
+        """Run `work`, which is a part of the plan's step. An error marks the plan's slots as
+        failed.
+        """
         try:
             with torch.inference_mode():
                 work()

@@ -22,7 +22,7 @@ class GroupLimits:
     chunked: bool
 
     def first_seen(self, position: int) -> int:
-        """First position that the token at `position` attends to."""
+        """Lowest position that the token at `position` attends to."""
         if self.window is None:
             return 0
         if self.chunked:
@@ -43,8 +43,9 @@ class Limits:
 
 
 def check(plan: StepPlan, limits: Limits) -> None:
-    """All checks that do not depend on the contents of the slots. Whole columns are checked first,
-    single sequences only if that fails, to name the sequence at fault.
+    """Check everything in a plan that does not depend on the contents of the slots; raises
+    ValueError. Whole columns are checked first, single sequences only if that fails, to name the
+    sequence at fault.
     """
     _columns(plan, limits)
     _range("slot", plan.slots, limits.slots)

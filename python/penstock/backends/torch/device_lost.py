@@ -1,4 +1,6 @@
-"""Detection of a lost GPU: fatal CUDA errors, after which a process cannot use its device."""
+"""Detection of a lost GPU by fatal CUDA errors: after one, the process cannot use the
+device again.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from penstock.core import DeviceLostError
 MARKS = ("CUDA error", "CUDA driver error", "cuda runtime error", "device lost", "CUBLAS_STATUS_")
 """Substrings of CUDA error messages, including `torch.AcceleratorError`'s."""
 PASSING = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "invalid configuration argument")
-"""Substrings of recoverable errors: only the call fails."""
+"""Substrings of errors that are recoverable although `MARKS` matches: only the call fails."""
 REMEDY = (
     "This process cannot use it again. The driver writes the reason to the kernel's log as an Xid: "
     "see `dmesg | grep -i xid`, or `journalctl -k | grep -i xid` without the rights for that"

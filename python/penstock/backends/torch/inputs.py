@@ -1,4 +1,6 @@
-"""Device inputs of a plan: int32 columns, with sequences of one row (decodes) first."""
+"""Device inputs of a plan: int32 columns, with the sequences of one row (decodes) before those of
+several rows (prompts, drafts).
+"""
 
 from __future__ import annotations
 
@@ -23,34 +25,36 @@ class Attending(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Tensors of one step on the device, int32. Sequences are in the order of `order`."""
+    """Tensors of one step on the device, int32. Sequences are in the order that
+    `order_of` returns.
+    """
 
     tokens: Tensor
-    """[rows]; LAST_SAMPLED is replaced by the slot's token in `last`."""
+    """[rows] Token ids. For LAST_SAMPLED, `find_rows` reads the last token of the slot."""
     positions: Tensor
-    """[rows]"""
+    """[rows] Position of each row's token in its sequence."""
     sequences: Tensor
     """[rows] Index of each row's sequence."""
     slots: Tensor
-    """[sequences]"""
+    """[sequences] Slot of each sequence."""
     starts: Tensor
-    """[sequences] Position of the first row."""
+    """[sequences] Position of the sequence's first row in this step."""
     lengths: Tensor
-    """[sequences] Tokens so far, including this step."""
+    """[sequences] Number of tokens so far, including this step's."""
     offsets: Tensor
     """[sequences + 1] Cumulative row counts (indptr)."""
     decodes: int
-    """Number of one-row sequences, which come first; an upper bound if `spans` has the exact
-    count.
+    """Number of one-row sequences, which come first. An upper bound if `spans` has the exact count
+    on the device.
     """
     spans: Spans | None
-    """Row ranges of the sequences with several rows; None if all have one."""
+    """Row ranges of the sequences with several rows; None if all sequences have one row."""
     most_rows: int
-    """Maximum rows of a sequence."""
+    """Rows of the sequence with the most rows in this step."""
     blocks: int | None
     """Number of block table entries to read; None: the whole table width."""
     planned: Attending | None = None
-    """Attention that replaces the Triton kernels, or None."""
+    """Attention planned by FlashInfer, which replaces the Triton kernels; None without it."""
 
 
 def order_of(plan: StepPlan) -> list[int]:
@@ -62,7 +66,9 @@ def order_of(plan: StepPlan) -> list[int]:
 
 
 def first_rows(plan: StepPlan, order: Sequence[int]) -> list[int]:
-    """First device row of each sequence, by index in the plan."""
+    """For each sequence, by its index in the plan: its first row on the device, where sequences are
+    in `order`.
+    """
     if len(plan.tokens) == len(order):
         return list(order)
     firsts, at = [0] * len(order), 0
@@ -73,7 +79,7 @@ def first_rows(plan: StepPlan, order: Sequence[int]) -> list[int]:
 
 
 def pack(plan: StepPlan, order: Sequence[int], block_size: int, device: torch.device) -> Inputs:
-    """The inputs of a checked plan."""
+    """The device inputs of a plan that `checks.check` has accepted."""
     firsts = first_rows(plan, range(len(order)))
     lengths = array("i", (plan.lengths[i] for i in order))
     starts = array("i", (plan.starts[i] for i in order))
@@ -111,7 +117,7 @@ def _repeat(counts: Tensor, total: int) -> Tensor:
 
 
 def to_device(columns: Sequence[Sequence[int]], device: torch.device) -> list[Tensor]:
-    """int32 columns on the device, by one asynchronous copy (`upload`)."""
+    """Copy int32 columns to the device, by one asynchronous copy (`upload`)."""
     joined = array("i")
     for column in columns:
         joined.extend(column)
@@ -135,7 +141,7 @@ def write(numbers: array[int], target: Tensor) -> None:
 
 
 def _pinned(host: Tensor, device: torch.device) -> Tensor:
-    """Pinned memory for an asynchronous copy to `device`. torch does not reuse it before the copy
-    has ended.
+    """Copy `host` to pinned memory, from which a copy to `device` is asynchronous. torch does not
+    reuse it before the copy has ended.
     """
     return host.pin_memory() if device.type == "cuda" else host

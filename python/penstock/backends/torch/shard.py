@@ -17,19 +17,21 @@ class Shard:
     """Rank in the tensor-parallel group."""
     ranks: int
     embeds: bool
-    """True if the stage begins with the embedding."""
+    """True for the first stage, which begins with the embedding."""
     has_head: bool
-    """True if the stage ends with the head."""
+    """True for the last stage, which ends with the head."""
     layers: range
     heads: range
     """Query heads."""
     mlp: dict[int, range]
-    """Inner columns of feed-forwards, by intermediate width."""
+    """Inner columns of feed-forwards that this rank computes, by intermediate width of the
+    feed-forward.
+    """
     experts: range | None
     """The experts that this rank holds whole; None: it holds some columns of all experts."""
     vocab: range
     vocab_widths: list[int]
-    """Number of vocabulary rows on each rank."""
+    """Number of vocabulary entries on each rank of the stage."""
 
     def kv_heads(self, group: int) -> range:
         """KV heads that this rank's query heads read; `group` query heads share one."""
@@ -53,7 +55,7 @@ def whole(spec: DecoderSpec) -> Shard:
 
 
 def parse(text: str, spec: DecoderSpec) -> Shard:
-    """Parse the JSON of `Grid.shard`."""
+    """Parse a shard from `text`, the JSON that `Grid.shard` returns."""
     cuts = json.loads(text)
     rank, (stage, stages) = cuts["rank"], cuts["stage"]
 

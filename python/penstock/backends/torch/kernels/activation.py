@@ -1,4 +1,6 @@
-"""Activation of a gated feed-forward: combines gate and up, which are side by side."""
+"""Activation of a gated feed-forward: combines the outputs of its gate and up projections, which
+are side by side.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Attention over a paged KV pool: helpers shared by its kernels, and their reference."""
+"""Attention over a paged KV pool: the helpers that the decode, prefill and latent kernels share,
+and their reference in torch.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ class Scoring:
     """How a layer turns scores into attention weights."""
 
     scale: float
-    """Factor of the query-key products."""
+    """Factor by which the query-key products are multiplied."""
     window: int = 0
     """Tokens that a token attends to, including itself; 0: all."""
     chunk: int = 0
@@ -27,8 +29,8 @@ class Scoring:
     """[hq] f32: an extra logit per query head, which takes part in the softmax without a value."""
 
     def in_powers(self) -> tuple[float, float]:
-        """Parameters for kernels, which compute powers of two: the scale times log2(e), and the
-        soft cap before scaling.
+        """Scale and soft cap for kernels. They compute powers of two, so the scale is multiplied by
+        log2(e). They cap unscaled scores, so the soft cap is divided by the scale.
         """
         return self.scale * math.log2(math.e), self.softcap / self.scale
 
@@ -58,7 +60,7 @@ def attend_reference(
             continue
         seen = visible(at, length, scoring)
         keys = _gather(k, tables[sequence], length)
-        # NaN times a weight of zero would be NaN.
+        # Values of unseen tokens must be zero: NaN times a weight of zero would be NaN.
         values = _gather(v, tables[sequence], length)
         values = values.masked_fill(~seen.any(0).view(-1, 1, 1), 0.0)
         weights = _weights(q[rows], keys, seen, scoring)
@@ -79,14 +81,14 @@ def visible(positions: Tensor, length: int, scoring: Scoring) -> Tensor:
 
 
 def _gather(pool: Tensor, table: Tensor, length: int) -> Tensor:
-    """The first `length` tokens of a sequence, [length, heads, width] in f32."""
+    """Keys or values of a sequence's first `length` tokens, [length, heads, width] in f32."""
     tokens = pool.shape[2]
     blocks = table[: -(-length // tokens)].long().clamp(0, len(pool) - 1)
     return pool[blocks].transpose(1, 2).flatten(0, 1)[:length].float()
 
 
 def _weights(q: Tensor, keys: Tensor, seen: Tensor, scoring: Scoring) -> Tensor:
-    """Attention weights [rows, hk, query heads per KV head, length]."""
+    """Attention weights after the softmax [rows, hk, query heads per KV head, length]."""
     rows, kv_heads = len(q), keys.shape[1]
     grouped = q.float().view(rows, kv_heads, -1, q.shape[2])
     scores = torch.einsum("rhgd,lhd->rhgl", grouped, keys) * scoring.scale
@@ -102,9 +104,9 @@ def _weights(q: Tensor, keys: Tensor, seen: Tensor, scoring: Scoring) -> Tensor:
 
 @jit
 def places(table, at, end, TOKENS: tl.constexpr, BLOCK_N: tl.constexpr, first=None):
-    """Block and offset in the block for each token of the tile that begins at `at`. Each block is
-    looked up once: address computations for a look-up per token were a third of a tile's
-    instructions.
+    """For each token of the tile that begins at token `at`: its block, and its offset in the block.
+    Each block is looked up once: address computations for a look-up per token were a third of a
+    tile's instructions.
 
     Blocks that end at or before `first` (if given), or begin at `end` or later, are not looked up.
     Block 0 is used in their place, which is safe to read.
@@ -136,8 +138,9 @@ def capped(scores, softcap):
 
 @jit
 def weigh(scores, scale, most):
-    """Online softmax step in base 2: the new maximum logit, the weights of this tile, and the
-    correction factor for earlier tiles. The scale is applied with one fused multiply-add.
+    """One tile of an online softmax in base 2. Returns the new maximum logit, the weights of this
+    tile, and the factor that corrects the sums of earlier tiles. The scale is applied with one
+    fused multiply-add.
     """
     new = tl.maximum(most, tl.max(scores, 1) * scale)
     # A row may attend to nothing in the first tiles.
@@ -147,8 +150,8 @@ def weigh(scores, scale, most):
 
 @jit
 def shares(acc, total, most, sinks, heads, own, SINKS: tl.constexpr):
-    """Normalise: weighted sums of values over the total weight, including the sink; zeros for rows
-    that attend to nothing.
+    """Normalise the attention output: the weighted sums of values (`acc`), divided by the total
+    weight, which includes the sink's. Rows that attend to nothing get zeros.
     """
     if SINKS:
         sink = tl.load(sinks + heads, mask=own, other=0.0).to(tl.float32) * 1.4426950408889634

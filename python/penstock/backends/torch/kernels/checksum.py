@@ -1,9 +1,10 @@
-"""CRC-64/NVME of device memory, to verify loads from a disk tier without a copy to the host.
+"""CRC-64/NVME of device memory, to verify loads from a disk tier on the GPU, without a copy to the
+host.
 
 The CRC remainder is linear in the input words. Each lane of a program takes every `lanes`-th word
-of a segment; tables advance its remainder by that many words at a time. The lanes are then advanced
-to the end of the segment and XORed, then the segments to the end of the memory. The host combines
-the memories.
+of a segment; tables advance its remainder by that many words at a time. The lanes' remainders are
+then advanced to the end of the segment and XORed, and those of the segments likewise to the end of
+the memory. The host combines the remainders of several memories.
 """
 
 from __future__ import annotations
@@ -24,18 +25,16 @@ from penstock.backends.torch.kernels.language import (
 )
 
 POLYNOMIAL = 0x9A6C9329AC4BC9B5
-"""Bit-reflected."""
+"""Polynomial of CRC-64/NVME, bit-reflected."""
 ONES = (1 << 64) - 1
 _LANES, _STEPS = 8, 4
-"""Log2 of the words read at once, and of the reads per segment."""
+"""Log2 of the 64-bit words that a program reads at once, and of its reads per segment."""
 _SEGMENTS = 12
-"""Log2 of the maximum number of segments per memory: 128 MiB."""
+"""Log2 of the maximum number of segments per memory, which may therefore have 128 MiB."""
 
 
 def crc64(memories: Sequence[Tensor]) -> int:
-    """CRC of the concatenation of contiguous memories; the size of each is a multiple of 8
-    bytes.
-    """
+    """CRC of the concatenation of contiguous memories; each size must be a multiple of 8 bytes."""
     crc = ONES
     for memory, added in zip(memories, remainders(memories).tolist(), strict=True):
         crc = _moved(crc, memory.nbytes) ^ (added & ONES)
@@ -43,7 +42,7 @@ def crc64(memories: Sequence[Tensor]) -> int:
 
 
 def remainders(memories: Sequence[Tensor]) -> Tensor:
-    """The contribution of each memory to the CRC, as torch's signed integers."""
+    """[memories] int64: the CRC remainder of each memory alone, its 64 bits as a signed integer."""
     if memories and launches(memories[0]):
         return remainders_triton(memories)
     return remainders_reference(memories)
@@ -55,7 +54,7 @@ def remainders_reference(memories: Sequence[Tensor]) -> Tensor:
 
 
 def _remainder(words: Tensor) -> Tensor:
-    """Combine halves until one remainder is left."""
+    """CRC remainder of `words` [n] int64. Halves are combined until one remainder is left."""
     tables = _tables(words.device)
     state = _looked_up(words, tables[0])
     for table in tables:
@@ -152,7 +151,7 @@ def _applied(columns: tuple[int, ...], bits: int) -> int:
 
 @cache
 def _columns(count: int) -> tuple[int, ...]:
-    """Image of each bit of a remainder after `count` zero bytes."""
+    """For each bit of a remainder: what it becomes after `count` zero bytes."""
     if count == 0:
         return tuple(1 << at for at in range(64))
     half = _columns(count // 2)
@@ -168,8 +167,8 @@ def _past_byte(bits: int) -> int:
 
 @cache
 def _tables(device: torch.device) -> Tensor:
-    """[power of two, byte, value]: image of each byte of a remainder, advanced by that many
-    words.
+    """[exponent, byte, value]: what each value of each byte of a remainder becomes after 2 **
+    exponent words of zeros.
     """
     found = []
     for exponent in range(_LANES + _STEPS + _SEGMENTS):
@@ -179,7 +178,9 @@ def _tables(device: torch.device) -> Tensor:
 
 
 def _values(columns: tuple[int, ...]) -> list[int]:
-    """Image of each value of a byte, as torch's signed integers."""
+    """The 256 values that a byte becomes if its bits become `columns`, as signed 64-bit
+    integers.
+    """
     found = [0]
     for column in columns:
         found += [value ^ column for value in found]

@@ -1,4 +1,4 @@
-"""Dequantisation within kernels."""
+"""Dequantisation of FP8 and MXFP4 codes within Triton kernels."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from penstock.backends.torch.kernels.matrix import Matrix
 
 
 def on_device(matrix: Matrix, device: torch.device) -> Tensor:
-    """Codes in the form that the device reads: MXFP4 as 32-bit words; FP8 as bytes on GPUs before
-    compute capability 8.9, which have no FP8 type.
+    """The matrix's codes in the type that kernels on the device read: MXFP4 as 32-bit words; FP8 as
+    bytes on GPUs before compute capability 8.9, which have no FP8 type.
     """
     if matrix.form == "plain":
         return matrix.codes
@@ -23,7 +23,7 @@ def on_device(matrix: Matrix, device: torch.device) -> Tensor:
 
 @jit
 def of_bits(code, dtype: tl.constexpr):
-    """Dequantise e4m3 codes."""
+    """Dequantise FP8 (e4m3) codes, given as bytes, without the block's scale."""
     magnitude = (code & 0x7F).to(tl.int32)
     normal = ((magnitude + (120 << 3)) << 20).to(tl.float32, bitcast=True)
     number = tl.where(magnitude < 8, magnitude.to(tl.float32) * 0.001953125, normal)
@@ -63,8 +63,8 @@ def of_words(words, exponents, dtype: tl.constexpr):
 
 @jit
 def _pair(words, Q: tl.constexpr, dtype: tl.constexpr):
-    """The codes at nibble Q of both halves of the words, with the bit layout of 16-bit floats; as
-    plain nibbles for f32.
+    """The codes at nibble Q of both halves of the words, with the bit layout of 16-bit floats; for
+    f32, as plain nibbles.
     """
     if dtype == tl.float32:
         return (words >> 4 * Q) & 0x000F000F

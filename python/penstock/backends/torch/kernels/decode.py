@@ -1,4 +1,4 @@
-"""Decode attention: one row per sequence, with its tokens split over several programs."""
+"""Decode attention: one row per sequence, whose tokens may be split over several programs."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from penstock.backends.torch.kernels.merge import (
 )
 
 FILLS = 4
-"""Maximum programs per multiprocessor."""
+"""Maximum number of programs that a launch gives each multiprocessor."""
 SPLIT_TOKENS = 256
-"""Minimum tokens per program: fewer are not worth a split."""
+"""Minimum tokens per program: for fewer, a split is not worth its merge."""
 
 
 def attend_decode(
@@ -52,9 +52,9 @@ def attend_decode(
 
     `q` [sequences, hq, d]; `k`, `v`: views [blocks, hk, tokens, width]; `tables` [sequences, blocks
     of the longest]; `lengths` [sequences], including the row's own token; length 0 gives zeros.
-    `splits` per row; None: chosen by shape. `count` [1] int32, on the device: only the first
-    `count` sequences are computed, and split as if there were no others. `out`, if given, receives
-    these rows; it may have more rows.
+    `splits`: programs that share a row's tokens; None: chosen by shape. `count` [1] int32, on the
+    device: only the first `count` sequences are computed, and split as if there were no others.
+    `out`, if given, receives these rows; it may have more rows.
     """
     given = (q, k, v, tables, lengths, scoring)
     if launches(q):
@@ -92,7 +92,9 @@ def split_count(programs: int, tokens: int, device: torch.device) -> int:
 
 
 def split_tokens(longest: int) -> list[int]:
-    """Table widths in tokens that cover each number of splits for a single row."""
+    """Widths of block tables, in tokens, with which a single row is split 1, 2, 4, ... times; the
+    last is `longest`.
+    """
     powers = (1 << power for power in range(MOST_SPLITS.bit_length()))
     found = [splits * SPLIT_TOKENS for splits in powers]
     return [tokens for tokens in found if tokens < longest] + [longest]
@@ -117,7 +119,7 @@ def attend_decode_triton(
         return out
     programs = rows
     if count is not None:
-        # A fixed grid, which any number of rows divides between its splits.
+        # The grid is fixed; as many rows as there are divide its programs into splits.
         programs, splits = max(rows, ceiling(FILLS * multiprocessors(q.device), hk)), 1
     elif splits is None:
         seen = scoring.window or scoring.chunk or tables.shape[1] * tokens
@@ -152,8 +154,10 @@ def attend_decode_triton(
 
 
 def decode_sizes(group: int, d: int, dv: int, size: int, room: int) -> dict[str, int]:
-    """Tile sizes of a program. A tile has 32 KiB: two programs fit on a multiprocessor of 8.0,
-    three on 9.0 and 10.0. `room`: shared memory of a program.
+    """Tile sizes of a program. `group`: query heads per KV head; `d`, `dv`: elements of a key and
+    of a value; `size`: bytes per element; `room`: bytes of shared memory available to a program. A
+    tile has 32 KiB, so two programs fit on a multiprocessor of compute capability 8.0, three on 9.0
+    and 10.0.
 
     Pipeline stages are shared by block indices and block contents, which are loaded one stage
     later. With five stages a tile is loaded while the previous one is computed; with three or four,
@@ -172,8 +176,8 @@ def decode_sizes(group: int, d: int, dv: int, size: int, room: int) -> dict[str,
 
 @jit
 def _own_part(lengths, singles, SHARED: tl.constexpr, MOST: tl.constexpr):
-    """A program's row and split, the number of splits, and the row's length; length -1 if there is
-    no such row.
+    """The row and the split that this program computes, the number of splits of the row, and the
+    row's length in tokens; length -1 if the program has no row.
     """
     row, split, splits = tl.program_id(0).to(tl.int64), tl.program_id(2), tl.num_programs(2)
     if not SHARED:

@@ -1,4 +1,4 @@
-"""Products with matrices that may be quantised: dense ones, and of experts."""
+"""Products with matrices that may be quantised: of dense layers, and of a mixture's experts."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ the experts and waits for the device, which a graph cannot capture.
 
 
 WIDENED_ROWS = 512
-"""Row count from which a dense quantised matrix is widened first. Widening moves 2 + 1 bytes per
-element; the product takes 2 operations per element and row. At 2.4 TB/s, with a bfloat16 product
-twice as fast as one on codes (807 compared to 266 or 310 TFLOP/s, all on an H100), the break-even
-point is 250 to 300 rows.
+"""Row count from which a dense quantised matrix is widened first. Widening reads 1 byte and writes
+2 bytes per element; the product takes 2 operations per element and row. At 2.4 TB/s, with a
+bfloat16 product twice as fast as one on codes (807 compared to 266 or 310 TFLOP/s, all on an H100),
+the break-even point is 250 to 300 rows.
 """
 
 
@@ -70,13 +70,13 @@ def linear_wide(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def linear_triton(x: Tensor, matrix: Matrix) -> Tensor:
-    """As a grouped product with one expert that has all rows."""
+    """The product as a grouped product, with one expert that has all rows."""
     ends = torch.full((1,), len(x), dtype=torch.int32, device=x.device)
     return grouped_product(x, _only(matrix), ends)
 
 
 def linear_widened(x: Tensor, matrix: Matrix) -> Tensor:
-    """By torch's product, after widening the codes."""
+    """The product by torch, after the codes are widened to the type of `x`."""
     only, bias = _only(matrix), matrix.bias
     scratch = torch.empty(math.prod(only.shape), dtype=x.dtype, device=x.device)
     wide = widen_triton(only, range(1), scratch)[0]
@@ -110,7 +110,7 @@ def experts(
     `x` [rows, hidden]; `indices` [rows, k] int32 and `weights` [rows, k] f32 from `route`;
     `gate_up`: matrices [2 * width, hidden], gate first; `down`: matrices [hidden, width].
     `weight_on_input`: the weight multiplies the expert's input. Indices beyond the last matrix
-    belong to experts of other ranks and are skipped. `beside` is added to the sum. `scratch`:
+    stand for experts of other ranks and are skipped. `beside` is added to the sum. `scratch`:
     memory for widening codes before the products, for many rows.
     """
     given = (x, indices, weights, gate_up, down, activation)
@@ -182,8 +182,8 @@ def experts_grouped(
     weight_on_input: bool = False,
     beside: Beside | None = None,
 ) -> Tensor:
-    """By torch's grouped product; the matrices are plain. Rows beyond the last end are not computed
-    and are uninitialised.
+    """The mixture by torch's grouped product, for plain matrices. Rows beyond the last end are not
+    computed and are uninitialised.
     """
     count = len(gate_up.codes)
     order, ends, inverse = sort_by_expert(indices, count)
@@ -220,7 +220,9 @@ def experts_triton(
     beside: Beside | None = None,
     scratch: Tensor | None = None,
 ) -> Tensor:
-    """By the kernel that reads quantised matrices, or after widening them into `scratch`."""
+    """The mixture by the kernel that reads quantised matrices as they are, or, with `scratch`,
+    after widening them into it.
+    """
     count, factors = len(gate_up.codes), weights.flatten()
     small = indices.numel() <= 8192
     order, ends, _ = (sort_by_expert_triton if small else sort_by_expert_reference)(indices, count)

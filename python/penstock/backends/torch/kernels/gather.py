@@ -1,5 +1,5 @@
-"""Permutation of rows for experts: gathers them in expert order, and combines the outputs of each
-row by weight.
+"""Permutation of rows for a mixture of experts: gathers the rows in expert order, and combines the
+experts' outputs for each row by weight.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _BLOCK = 1024
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """An addend of the experts' sum: a shared expert's output."""
+    """The output of a shared expert, which is added to the sum of the selected experts' outputs."""
 
     rows: Tensor
     """[rows, hidden]"""
@@ -25,8 +25,8 @@ class Beside:
 
 
 def gather(x: Tensor, order: Tensor, each: int, factors: Tensor | None = None) -> Tensor:
-    """Row `order[i] // each` of `x` [rows, hidden], times `factors[order[i]]` (f32): [places,
-    hidden].
+    """Gather rows: [places, hidden], where entry i is row `order[i] // each` of `x` [rows, hidden],
+    times `factors[order[i]]` (f32) if given.
     """
     compute = gather_triton if launches(x) else gather_reference
     return compute(x, order, each, factors)
@@ -53,8 +53,9 @@ def combine(
     """Sum over the choices j of a row of `factors[row, j] * (outputs[place] + bias[expert])`:
     [rows, hidden] in the type of `outputs` [places, hidden].
 
-    The expert is `indices[row, j]`. Experts from `experts` on are skipped, whatever their output.
-    The place of choice j is row * k + j, or the entry of `inverse` [rows * k] at that index.
+    The expert is `indices[row, j]`. Experts from `experts` on are skipped, whatever `outputs` has
+    for them. The place of choice j is row * k + j, or the entry of `inverse` [rows * k] at that
+    index.
     """
     compute = combine_triton if launches(outputs) else combine_reference
     options = {"inverse": inverse, "factors": factors, "bias": bias, "beside": beside}

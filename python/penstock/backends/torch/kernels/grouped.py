@@ -1,8 +1,9 @@
-"""Grouped products: rows with the matrices of their experts, read as they are stored.
+"""Grouped products: each row with the matrix of its expert, which is read as it is stored
+(quantised or plain).
 
 The rows of an expert are contiguous in the order of `sort_by_expert`. The grid has the maximum
-number of row tiles, because the host does not have the ends. A program finds its expert from the
-ends on the device.
+number of row tiles, because the host does not know where each expert's rows end. A program finds
+its expert from the ends on the device.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ def grouped_product(
     on_input: bool = False,
     scratch: Tensor | None = None,
 ) -> Tensor:
-    """Product of row `order[i] // each` of `x` with the matrix of the expert that place i belongs
-    to by `ends` [experts], times `factors[order[i]]`, as row `order[i]`: [places, outputs].
+    """For each place i: the product of row `order[i] // each` of `x` with the matrix of the place's
+    expert, times `factors[order[i]]`. It becomes row `order[i]` of the result [places, outputs].
+    The places of expert e are `ends[e - 1]` (0 for the first expert) to `ends[e]`, exclusive.
     `on_input`: the factor multiplies the input and not the bias. Rows of places beyond the last end
     are uninitialised.
 
@@ -70,8 +72,8 @@ class _Product:
 
 
 def _launch(given: _Product, matrix: Matrix, part: range) -> None:
-    """Launch for the rows of the experts `part`. `matrix` has only their matrices, but the biases
-    of all experts.
+    """Launch the kernel for the rows of the experts in `part`. `matrix` has the codes of these
+    experts only, but the biases of all experts.
     """
     x, ends, order, factors, out = given.x, given.ends, given.order, given.factors, given.out
     experts, places = len(ends), len(out)
@@ -108,16 +110,18 @@ def narrows(x: Tensor) -> bool:
 
 
 WIDEST = 128
-"""Maximum rows of a tile."""
+"""Maximum rows of `x` in a tile."""
 
 
 def widest_tile(places: int, experts: int) -> bool:
-    """True if an expert's average number of rows fills more than half of the widest tile."""
+    """True if the rows of the average expert fill more than half of the widest tile."""
     return ceiling(places, experts) > WIDEST // 2
 
 
 def grouped_sizes(places: int, experts: int, form: str, size: int) -> dict[str, int]:
-    """Tile sizes of a program, by the average number of rows per expert."""
+    """Tile sizes of a program, by the average number of rows per expert. `size`: bytes per element
+    of `x`.
+    """
     average = ceiling(places, experts)
     if form == "mxfp4" and size == 2:
         # Use 1.5 times the average: a second tile of an expert would decode all of its codes again,
@@ -143,13 +147,14 @@ _MXFP4_SIZES = {
     64: {"BLOCK_N": 64, "BLOCK_K": 128, "num_warps": 4},
     128: {"BLOCK_N": 128, "BLOCK_K": 64, "num_warps": 8},
 }
-"""By rows. Small tiles are bound by reading codes, 8 KiB per tile; large ones by the L2 cache, from
-which a wide tile reads the same rows half as often."""
+"""Tile sizes by the rows of a tile. Small tiles are bound by reading codes, 8 KiB per tile; large
+ones by the L2 cache, from which a wide tile reads the same rows half as often."""
 
 
 def registers(x: Tensor, form: str, rows: int) -> dict[str, int]:
-    """Register limit per thread with which two programs fit on a multiprocessor of 9.x: one decodes
-    while the other multiplies. The register spills are outside of the loop.
+    """Register limit per thread with which two programs fit on a multiprocessor of compute
+    capability 9.x: one decodes while the other multiplies. The register spills are outside of the
+    loop.
     """
     wide = form == "mxfp4" and rows == WIDEST and x.element_size() == 2
     return {"maxnreg": 128} if wide and hopper(x.device) else {}
@@ -157,8 +162,8 @@ def registers(x: Tensor, form: str, rows: int) -> dict[str, int]:
 
 @jit
 def _own_rows(ends, tile, first, last, BLOCK_E: tl.constexpr, BLOCK_M: tl.constexpr):
-    """Expert of a tile, between `first` and `last` (exclusive), its first place, and the end of
-    the expert's places. An expert beyond the last if there is no such tile.
+    """Expert of a tile, between `first` and `last` (exclusive), its first place, and the end of the
+    expert's places. If there is no such tile, the expert is `last` or higher.
     """
     e = tl.arange(0, BLOCK_E)
     own = (e >= first) & (e < last)
@@ -215,8 +220,8 @@ def _grouped(
         matrix = codes + (expert - first).to(tl.int64) * stride_expert
         scale = scales + (expert - first).to(tl.int64) * stride_se
         dtype: tl.constexpr = x.dtype.element_ty
-        # Codes are the first operand, which may stay in registers: the dequantised numbers never go
-        # through shared memory.
+        # MXFP4 codes are the first operand, which may stay in registers, so the dequantised numbers
+        # never go through shared memory.
         if FORM == "mxfp4":
             acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
         else:

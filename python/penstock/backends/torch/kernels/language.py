@@ -45,8 +45,9 @@ def constant(value: Any) -> Any:
 
 
 def jit_with_varying(*names: str) -> Callable[[Any], Any]:
-    """`jit` for functions with arguments that vary from step to step: Triton does not compile
-    another version for multiples of 16. Memory at such addresses is then read element by element.
+    """`jit` for functions whose arguments `names` vary from step to step. For these Triton does not
+    compile another version if they are multiples of 16; in return, memory at such addresses is read
+    element by element.
     """
     if triton is None:
         return jit
@@ -82,8 +83,8 @@ def multiprocessors(device: torch.device) -> int:
 
 @cache
 def shared_memory(device: torch.device) -> int:
-    """Shared memory in bytes available to a program: 163 KiB on 8.0, 227 on 9.0 and 10.0, 99 on
-    8.6, 8.9 and 12.0.
+    """Shared memory in bytes available to a program: 163 KiB on compute capability 8.0, 227 KiB on
+    9.0 and 10.0, 99 KiB on 8.6, 8.9 and 12.0.
     """
     if device.type == "cpu":
         return 163 << 10

@@ -1,5 +1,5 @@
-"""Latent attention (DeepSeek-V2, absorbed): all query heads share one key, and its first elements
-are also the value.
+"""Latent attention (DeepSeek-V2, absorbed): all query heads share one key per token, the latent,
+whose first elements are also the value.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def attend_latent(
     value_width: int,
     scale: float,
 ) -> Tensor:
-    """Attention of rows `q` [rows, hq, width] over all latents up to and including their own:
-    [rows, hq, value_width].
+    """Attention of rows `q` [rows, hq, width] over the latents of all tokens up to and including
+    the row's: [rows, hq, value_width].
 
     `pool` is a layer's view [blocks, tokens, width]; row i is at `positions[i]` of sequence
     `sequences[i]`, whose blocks are `tables[sequences[i]]`. A row at a negative position attends to
@@ -88,7 +88,8 @@ def attend_latent_triton(
     out = torch.empty(rows, hq, value_width, dtype=q.dtype, device=q.device)
     if rows == 0:
         return out
-    # Use parts even for a single split: a direct store to `out` doubles the register spills on 9.0.
+    # Store partial results even for a single split: a direct store to `out` doubles the register
+    # spills on 9.0.
     parts, sums = room_for_parts((rows, hq, splits, value_width), q.device)
     _attend_latent[(rows, tiles, splits)](
         *(q, pool, tables, positions, sequences, parts, sums),
@@ -106,13 +107,14 @@ def attend_latent_triton(
 def latent_sizes(
     hq: int, width: int, value_width: int, size: int, room: int, blackwell: bool
 ) -> dict[str, int]:
-    """Tile sizes of a program: query heads that share the latents it reads, and tokens. `room`:
-    shared memory of a program. 32 tokens and 64 heads take 112 KiB.
+    """Tile sizes of a program: the number of query heads that share the latents it reads, and of
+    tokens. `size`: bytes per element; `room`: bytes of shared memory available to a program. 32
+    tokens and 64 heads take 112 KiB.
 
     Five stages, as in `decode_sizes`, take 184 KiB with 64 heads. With 16 heads, eight warps would
     compute each score twice, so four are used. With more heads, `APART` avoids the double
-    computation. It is off on 10.0, where accumulators are in tensor memory and `APART` would exceed
-    its size.
+    computation. It is off on compute capability 10.0, where accumulators are in tensor memory and
+    `APART` would exceed its size.
     """
     heads = min(power(hq, 16), 64 if size == 2 else 16)
     return {

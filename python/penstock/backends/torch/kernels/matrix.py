@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 BLOCK = 128
-"""Rows and columns of an FP8 matrix per scale."""
+"""Rows, and columns, of the block of an FP8 matrix that shares a scale."""
 MXFP4_GROUP = 32
-"""Inputs of an MXFP4 matrix per scale."""
+"""Consecutive inputs of an MXFP4 matrix that share a scale."""
 LARGEST_EXPONENT = 128
 """Largest MXFP4 scale exponent that the kernels support. They multiply by 2 ** (exponent - 127 +
 126), which must be finite in bfloat16."""
@@ -20,7 +20,7 @@ _MXFP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A matrix [outputs, inputs], or one per expert, in device memory."""
+    """A matrix [outputs, inputs] in device memory, or one such matrix per expert."""
 
     codes: Tensor
     """[experts, outputs, inputs]: plain numbers or FP8 (e4m3). MXFP4: half as many columns, bytes
@@ -28,7 +28,7 @@ class Matrix:
     scales: Tensor | None = None
     """FP8: f32 per block of 128 x 128. MXFP4: exponent (uint8) per 32 inputs."""
     bias: Tensor | None = None
-    """[experts, outputs]."""
+    """[experts, outputs]; None: no bias."""
     form: Literal["plain", "fp8_block", "mxfp4"] = "plain"
 
     @property

@@ -8,13 +8,14 @@ from torch import Tensor
 from penstock.backends.torch.kernels.language import jit, jit_with_varying, power, tl
 
 MOST_SPLITS = 32
-"""Maximum splits per row."""
+"""Maximum number of programs that share one row and head."""
 
 
 def merge_splits_reference(
     parts: Tensor, sums: Tensor, sinks: Tensor | None, out: Tensor, *, count: Tensor | None = None
 ) -> Tensor:
-    """Write `out` [rows, hq, width]: the parts [rows, hq, splits, width], weighted by their sums.
+    """Write `out` [rows, hq, width]: the sum over splits of `parts` [rows, hq, splits, width],
+    weighted by `sums`.
 
     `sums` [rows, hq, splits] are base-2 logarithms of the total weight of each part, minus infinity
     for a part without tokens. `sinks` [hq] are natural logarithms. With `count` [1], only the first
@@ -43,7 +44,9 @@ def splits_of(programs: int, count: int) -> int:
 
 
 def room_for_parts(shape: tuple[int, int, int, int], device: torch.device) -> tuple[Tensor, Tensor]:
-    """f32 memory for parts of the shape [rows, hq, splits, width], and for their sums."""
+    """Uninitialised f32 memory for partial results of the shape [rows, hq, splits, width], and for
+    their sums.
+    """
     parts = torch.empty(shape, dtype=torch.float32, device=device)
     return parts, torch.empty(shape[:3], dtype=torch.float32, device=device)
 
@@ -57,7 +60,7 @@ def merge_splits(
     rows: int | None = None,
     count: Tensor | None = None,
 ) -> Tensor:
-    """`merge_splits_reference` on a GPU. `rows`: upper bound of `count`."""
+    """`merge_splits_reference` on a GPU. `rows`: upper bound of the number in `count`."""
     programs, hq, splits, width = parts.shape
     splits = splits if count is None else MOST_SPLITS
     _merge[(rows or programs, hq)](

@@ -35,12 +35,16 @@ from penstock.backends.torch.kernels.skinny import (
 )
 
 MOST_PLACES = 64
-"""Maximum choices of all rows; each one reads an expert."""
+"""Maximum number of choices (rows times experts per row). Each choice reads its expert's
+matrices.
+"""
 _TILINGS = {"plain": WIDE, "fp8_block": Tiling(32, 4, 128), "mxfp4": Tiling(32, 4, 128)}
 
 
 def takes(x: Tensor, router: Tensor, gate_up: Matrix, down: Matrix, chosen: int) -> bool:
-    """True if the kernels support the operands. They copy 16 bytes at a time."""
+    """True if the kernels support these operands: few rows of 16-bit floats, and matrices that can
+    be copied 16 bytes at a time.
+    """
     few = len(x) <= MOST_ROWS and len(x) * chosen <= MOST_PLACES
     if not launches(x) or not few or x.itemsize != 2:
         return False
@@ -63,7 +67,7 @@ def inner_rows(
     weight_on_input: bool = False,
 ) -> Tensor:
     """Activated gate and up for each choice of each row: [rows * k, width]. Uninitialised for
-    experts beyond the last matrix.
+    choices of experts beyond the last matrix, which other ranks hold.
     """
     compute = inner_rows_triton if launches(x) else inner_rows_reference
     return compute(x, indices, weights, gate_up, activation, weight_on_input=weight_on_input)
@@ -319,7 +323,9 @@ def _output_rows(
     STAGES: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """The last program to finish among a row's choices sums them."""
+    """Outputs of each choice's expert; the program that finishes last among a row's choices sums
+    them.
+    """
     row = tl.program_id(2).to(tl.int64)
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     known = n < hidden

@@ -22,7 +22,7 @@ from penstock.backends.torch.kernels.search import (
 )
 
 SAMPLE = constant(64)
-"""Logits of a row from which the first ranks are sampled."""
+"""Number of logits of a row that are sampled to choose the first 16 ranks."""
 TABLE = 128
 """Words per row: 32 ranks, the mass above each, the count above each, and the number of tokens
 listed.
@@ -50,14 +50,14 @@ def cuts_of(slot, top_k, top_p, min_p, vocabulary):
 
 @jit
 def _bound(logit, token, CHUNK: tl.constexpr):
-    """Rank of the last token of the chunk, if it had this logit."""
+    """Rank that the last token of `token`'s chunk would have with this logit."""
     return tl.maximum(rank_of(key_of(logit), token // CHUNK * CHUNK + (CHUNK - 1)), BOTTOM)
 
 
 @jit
 def _quantiles(bounds, before, place):
-    """For each entry of `place`, the highest bound with at least that number of others `before`
-    it.
+    """For each entry of `place`, the highest bound that at least that number of other bounds
+    precede (`before`).
     """
     return tl.max(tl.where(before[None, :] >= place[:, None], bounds[None, :], 0), 1)
 
@@ -287,8 +287,8 @@ def _list(
     ROOM: tl.constexpr,
     TABLE: tl.constexpr,
 ):
-    """List the tokens in the interval of each cut, in any order. Tokens that do not fit are only
-    counted.
+    """List the tokens in the interval of each cut, in any order. Tokens that do not fit into the
+    list are counted but not stored.
     """
     own = tl.program_id(0).to(tl.int64)
     slot, row = tl.load(slots + own), logits + own * stride

@@ -9,7 +9,7 @@ from torch.nn import functional
 from penstock.backends.torch.kernels.language import jit, launches, power, tl
 
 After = tuple[Tensor, float]
-"""Weight and epsilon of an RMS norm that is applied to a branch."""
+"""Weight and epsilon of an RMS norm that is applied to the residual before it is added."""
 
 
 def rms_norm(
@@ -20,8 +20,8 @@ def rms_norm(
     residual: Tensor | None = None,
     after: After | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The norm of `x + residual`, and that sum: both [rows, width] in the type of `x` [rows,
-    width], whose rows may be strided.
+    """The norm of `x + residual`, and the sum `x + residual` itself: both [rows, width] in the type
+    of `x` [rows, width], whose rows may be strided.
 
     `weight` [width] is f32 or has the type of `x`. The sum is rounded before the norm, so that
     results are the same with and without the fused addition. `after` normalises the residual, and

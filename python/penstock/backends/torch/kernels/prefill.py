@@ -27,13 +27,13 @@ from penstock.backends.torch.kernels.language import (
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """Row ranges of a step's sequences."""
+    """The range of rows that each sequence of a step has."""
 
     offsets: Tensor
     """[sequences + 1] int32: sequence s has rows `offsets[s]` to `offsets[s + 1]`."""
     singles: Tensor | None = None
-    """[1] int32, on the device: number of sequences at the beginning to skip. None: none are
-    skipped.
+    """[1] int32, on the device: number of one-row sequences at the beginning, which are skipped.
+    None: none are skipped.
     """
     _tiles: dict[int, Tensor] = field(default_factory=dict)
 
@@ -152,8 +152,9 @@ def attend_prefill_triton(
 def prefill_sizes(
     group: int, d: int, dv: int, size: int, max_rows: int, room: int
 ) -> dict[str, int]:
-    """Tile sizes of a program: rows with `group` query heads each, and tokens. `room`: shared
-    memory of a program. Five stages, as in `decode_sizes`, take 128 KiB on 9.0 and 10.0.
+    """Tile sizes of a program: a number of rows with `group` query heads each, and of tokens. The
+    arguments are those of `decode_sizes`. Five stages, as there, take 128 KiB on compute capability
+    9.0 and 10.0.
     """
     wide = max(power(d), power(dv)) * size
     most = 128 if wide <= 256 else 64 if wide <= 512 else 32
@@ -170,8 +171,8 @@ def prefill_sizes(
 
 @jit
 def earliest(position, end, WINDOW: tl.constexpr, CHUNK: tl.constexpr):
-    """The first token that any row from `position` to `end` attends to, and the first that all
-    attend to.
+    """The first token that any of the rows at positions `position` to `end` attends to, and the
+    first token that all of them attend to.
     """
     first, inner = 0, 0
     if WINDOW > 0:
@@ -253,7 +254,7 @@ def _attend_prefill(
         )
         end = start + tl.minimum(tile * ROWS + ROWS, rows)
         first, inner = earliest(start + tile * ROWS, end, WINDOW, CHUNK)
-        # All rows attend to the tokens from `inner` to `clear`.
+        # All rows attend to the tokens from `inner` to `clear`, so these need no mask.
         clear = start + tile * ROWS + 1
         LATE: tl.constexpr = WINDOW > 0 or CHUNK > 0
         most = tl.full([BLOCK_M], float("-inf"), tl.float32)

@@ -1,8 +1,9 @@
-"""From projections to stored keys and values: bias, head norms, rotation, and the store into the
-pool.
+"""The operations between the QKV projection and attention: bias, head norms, rotation, and the
+store of keys and values into the KV pool.
 
-Rotated pairs are half-split: element i rotates with element i + half. `slots` has the destination
-of each row: block * block size + offset in the block, or -1 for a row that is not stored.
+Rotated pairs are half-split: element i rotates with element i + half, where half is the number of
+pairs. `slots` has the destination of each row: block * block size + offset in the block, or -1 for
+a row that is not stored.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from penstock.backends.torch.kernels.language import jit, jit_with_varying, laun
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """A layer's heads, and the operations on them before attention."""
+    """Numbers of a layer's heads on this rank, and the operations on heads before attention."""
 
     hq: int
     hk: int
@@ -32,7 +33,9 @@ class Heads:
     norm_after: bool = False
     """True if the norms follow the rotation (Llama 4)."""
     bias: Tensor | None = None
-    """[(hq + hk) * d + hk * value width], added first."""
+    """[(hq + hk) * d + hk * value width], added to the projections before the norms and the
+    rotation.
+    """
 
 
 def rotate_and_store(
@@ -46,12 +49,13 @@ def rotate_and_store(
     v: Tensor,
     factors: Tensor | None = None,
 ) -> Tensor:
-    """Returns queries [rows, hq, d] in the type of `qkv`; stores keys and values into the pool.
+    """Apply bias, norms and rotation to `qkv`. Returns the queries [rows, hq, d] in the type of
+    `qkv`, and stores the keys and values into the pool.
 
     `qkv` [rows, (hq + hk) * d + hk * value width]: queries, keys and values side by side. `k` and
     `v`: a layer's views [blocks, hk, tokens, width]. `cos` and `sin` [positions, half] f32: the
-    first 2 * half elements of a head are rotated; None: none are. `factors` [rows] f32: applied to
-    the queries last.
+    first 2 * half elements of a head are rotated; None: none are. `factors` [rows] f32: multiplies
+    each row's queries, after norm and rotation.
     """
     compute = rotate_and_store_triton if launches(qkv) else rotate_and_store_reference
     return compute(qkv, heads, positions, cos, sin, slots, k, v, factors)
@@ -149,7 +153,9 @@ def store_latent_reference(
 
 
 def store(rows: Tensor, slots: Tensor, pool: Tensor) -> None:
-    """Store rows [rows, heads, width] into `pool` [blocks, heads, tokens, width]."""
+    """Store rows [rows, heads, width] at `slots` [rows] of `pool` [blocks, heads, tokens,
+    width].
+    """
     stored, tokens = slots >= 0, pool.shape[2]
     index = slots[stored].long()
     pool[index // tokens, :, index % tokens] = rows[stored].to(pool.dtype)
@@ -174,7 +180,8 @@ def rotate_and_store_triton(
     queries = torch.empty(len(qkv), hq, d, dtype=qkv.dtype, device=qkv.device)
     norm = "" if heads.q_norm is None else "after" if heads.norm_after else "before"
     if len(qkv):
-        # For an absent tensor, pass another pointer, which is not read.
+        # In place of an absent tensor, pass the pointer of another one; the kernel does not read
+        # it.
         _rotate[(len(qkv), hq + 2 * hk)](
             qkv,
             qkv if heads.bias is None else heads.bias,
@@ -233,8 +240,8 @@ def rotate_triton(x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, out: T
 
 @jit
 def _pairs(first, at, own, HALF: tl.constexpr):
-    """Elements, and the other element of each pair. An element that is not rotated is its own
-    pair.
+    """Elements of a head, and for each the other element of its rotated pair. An element that is
+    not rotated is paired with itself.
     """
     pair = tl.where(at < HALF, at + HALF, tl.where(at < 2 * HALF, at - HALF, at))
     x = tl.load(first + at, mask=own, other=0.0).to(tl.float32)
@@ -243,7 +250,7 @@ def _pairs(first, at, own, HALF: tl.constexpr):
 
 @jit
 def _weights(q_norm, k_norm, head, at, own, HQ: tl.constexpr, HALF: tl.constexpr):
-    """Norm weights of a query or key head."""
+    """Norm weights of a query or key head, and those of the other element of each pair."""
     query, other_query = _pairs(q_norm, at, own, HALF)
     key, other_key = _pairs(k_norm, at, own, HALF)
     return tl.where(head < HQ, query, key), tl.where(head < HQ, other_query, other_key)

@@ -17,7 +17,9 @@ from penstock.backends.torch.kernels.language import (
 )
 
 _COUNTED = 8192
-"""Maximum places for the sort kernel, which reads all places once per expert."""
+"""Maximum places (rows times experts per row) for the sort kernel, which reads all of them once per
+expert.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +28,17 @@ class Rule:
 
     score: Literal["softmax", "sigmoid", "none"]
     after_choice: bool = False
-    """Select by logits; compute scores among the selected experts only."""
+    """Select experts by their logits, and compute scores among the selected ones only."""
     groups: int = 0
     """Number of equal, contiguous groups of experts; 0: no groups."""
     keep: int = 0
-    """Number of groups to select from."""
+    """Number of best groups from which experts are selected."""
     best: int = 1
-    """Number of top experts whose scores add up to a group's score."""
+    """Number of a group's best experts whose scores add up to the group's score."""
     epsilon: float | None = None
-    """Added to the sum that weights are divided by; None: weights are not normalised."""
+    """Added to the sum of weights by which the weights are divided; None: weights are not
+    normalised.
+    """
     scale: float = 1.0
 
     @property
@@ -103,7 +107,9 @@ def _largest(numbers: Tensor, k: int) -> Tensor:
 
 
 def _mask(choice: Tensor, rule: Rule) -> Tensor:
-    """Selection scores, with minus infinity for experts outside the selected groups."""
+    """Scores that decide the selection, with minus infinity for experts outside the selected
+    groups.
+    """
     rows, experts = choice.shape
     grouped = choice.view(rows, rule.groups, -1)
     best = min(rule.best, grouped.shape[2])
@@ -195,7 +201,9 @@ def _kept(
     BEST: tl.constexpr,
     BLOCK_G: tl.constexpr,
 ):
-    """Selection scores, with minus infinity for experts outside the selected groups."""
+    """Scores that decide the selection, with minus infinity for experts outside the selected
+    groups.
+    """
     group, g = e // (EXPERTS // GROUPS), tl.arange(0, BLOCK_G)
     scores = tl.full([BLOCK_G], float("-inf"), tl.float32)
     for i in tl.static_range(GROUPS):
@@ -348,7 +356,9 @@ def sort_by_expert_triton(indices: Tensor, experts: int) -> tuple[Tensor, Tensor
 
 @jit_with_varying("count")
 def _sort(indices, order, inverse, ends, count, experts, BLOCK: tl.constexpr):
-    """One program per expert: places its entries after all lower experts' entries."""
+    """One program per expert: writes the places that selected it behind those of all
+    lower experts.
+    """
     expert, n = tl.program_id(0), tl.arange(0, BLOCK)
     first, own = 0, 0
     for at in range(0, count, BLOCK):

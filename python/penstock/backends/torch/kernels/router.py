@@ -1,5 +1,5 @@
-"""Router of a mixture of experts for few rows: product and selection in one kernel. The last
-program of a row to finish selects.
+"""Router of a mixture of experts for few rows: router logits and expert selection in one kernel.
+Several programs compute a row's logits; the one that finishes last selects.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Router:
     """Parameters of expert selection."""
 
     weight: Tensor
-    """[experts, hidden]; with `gate`, one more row for the gate of the shared expert."""
+    """[experts, hidden]; with `gate`, the last row is the gate of the shared expert."""
     rule: Rule
     chosen: int
     correction: Tensor | None = None
@@ -101,7 +101,9 @@ def _summed(
     GATE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A row's logits, summed over the parts in order. The gate's logit is stored too."""
+    """A row's logits: partial sums of several programs, added in a fixed order. The gate's logit is
+    stored too.
+    """
     e = tl.arange(0, BLOCK)
     sums, gate = tl.zeros([BLOCK], tl.float32), 0.0
     for i in tl.static_range(SPLITS):

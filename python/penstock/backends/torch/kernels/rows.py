@@ -1,4 +1,6 @@
-"""Inputs of each row of a step: its token, and the place of its keys in the pool."""
+"""Inputs of each row of a step: its token, and the place in the KV pool where its keys and values
+are stored.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,12 @@ def find_rows(
     tables: Tensor,
     size: int,
 ) -> tuple[Tensor, Tensor]:
-    """Tokens [rows] and places [groups, rows], int32.
+    """Token [rows] of each row, and its place in each KV group's pool [groups, rows], both int32.
 
-    A negative token is replaced by the one in `last` of the row's slot. A place is block * `size` +
-    offset in the block, for the block in `tables` [sequences, groups, blocks] at the row's
-    position; -1 if the sequence's length is 0. `slots` and `lengths` are indexed by sequence, the
-    others by row.
+    A negative token (LAST_SAMPLED) is replaced by `last[slot]` of the row's slot. A place is block
+    * `size` + offset in the block, for the block in `tables` [sequences, groups, blocks] at the
+    row's position; -1 if the sequence's length is 0. `slots` and `lengths` are indexed by sequence,
+    `tokens`, `positions` and `sequences` by row.
     """
     compute = find_rows_triton if launches(tokens) else find_rows_reference
     return compute(tokens, positions, sequences, slots, lengths, last, tables, size)

@@ -42,15 +42,19 @@ from penstock.backends.torch.kernels.search import (
 
 _LOW = 0xFFFF_FFFF
 _PARTS = 2048
-"""Maximum parts of a row: the drawing kernel holds the largest logit of each in registers."""
+"""Maximum number of parts into which a row of logits is divided: the drawing kernel holds the
+largest logit of each part in registers.
+"""
 _CHUNK = 4096
-"""Tokens per chunk, the unit of work on a row; a chunk has at least one part."""
+"""Logits per chunk, which is the unit of work on a row. A chunk consists of one or more parts."""
 _FEW = 4096
-"""Maximum number of logits in an interval that is listed without being narrowed down further."""
+"""An interval with at most this number of logits is listed without being narrowed down further."""
 _ROOM = 8192
-"""Maximum tokens in the list of a row with a cut. If there are more, all tokens are searched."""
+"""Maximum tokens in the candidate list of a row with a cut (top-k, top-p, min-p). If there are more
+candidates, all tokens of the row are searched.
+"""
 _PROGRAMS = 4
-"""Programs per multiprocessor for the work on rows with a cut."""
+"""Number of programs per multiprocessor that work on the rows with a cut."""
 
 
 def sample(
@@ -69,10 +73,11 @@ def sample(
 
     `parameters`: columns by slot: temperature f32, top-k int32, top-p and min-p f32, seed int64
     (the bits of an unsigned number), choice int32. Zero temperature is greedy; top-k 0, top-p 1 and
-    min-p 0 cut nothing. A row's random number depends only on seed, choice and position. Minus
-    infinity is never sampled unless all logits are minus infinity; NaN counts as minus infinity. A
-    row whose state in `states` [rows, width] is not finite gets `instead`. Tokens are also stored
-    in `last` [slots].
+    min-p 0 cut nothing. `slots` and `positions` [rows] int32: the slot of each row, and the
+    position of the token to sample. A row's random number depends only on seed, choice and
+    position. Minus infinity is never sampled unless all logits are minus infinity; NaN counts as
+    minus infinity. A row whose residual stream in `states` [rows, width] is not finite gets
+    `instead`. Tokens are also stored in `last` [slots], if given.
     """
     compute = sample_triton if launches(logits) else sample_reference
     return compute(logits, parameters, slots, positions, softcap, states, instead, last)
@@ -111,8 +116,8 @@ def sample_reference(
 
 
 def _draw(logits: Tensor, scale: Tensor, cuts: tuple[int, float, float], u: float) -> Tensor:
-    """The token at the fraction `u` of the cumulative weights. Tokens are in id order, or by
-    descending logit if there is a cut.
+    """The sampled token: the one at which the cumulative weight reaches the fraction `u` of the
+    total. Tokens are in id order, or by descending logit if there is a cut.
     """
     top_k, top_p, min_p = cuts
     most, ids = logits.max(), torch.arange(len(logits), device=logits.device)
@@ -238,7 +243,7 @@ def _room(vocabulary: int) -> int:
 
 
 def drawing_bytes(vocabulary: int) -> int:
-    """Working memory per row, in addition to its logits."""
+    """Bytes of working memory that sampling needs per row, in addition to the row's logits."""
     part, parts = _parts(vocabulary)
     chunks = ceiling(parts, max(1, _CHUNK // part))
     return 8 * parts + (4 + 3 * 64) * chunks + 8 * (TABLE + 1) + 4 * (_room(vocabulary) + 1)
@@ -336,7 +341,9 @@ def _first_equal(row, part, most, vocabulary, PART: tl.constexpr):
 
 @jit
 def _draw_any(row, u, weights, rule, vocabulary, CAP: tl.constexpr, PART: tl.constexpr, PARTS):
-    """The token at the fraction `u` of the cumulative weights of all tokens, in id order."""
+    """The token at which the weight accumulated over all tokens, in id order, reaches the fraction
+    `u` of the total.
+    """
     most, scale, softcap = rule
     p = tl.arange(0, PARTS)
     target, reached = u * tl.sum(weights, 0), tl.cumsum(weights, 0)
@@ -354,8 +361,8 @@ def _draw_any(row, u, weights, rule, vocabulary, CAP: tl.constexpr, PART: tl.con
 
 @jit
 def _draw_cut(row, u, table, listed, cuts, rule, own, vocabulary, CAP, BLOCK, ROOM, TABLE):
-    """The token at the fraction `u` of the cumulative weights of the kept tokens, by descending
-    logit; -1 if rounding leaves none.
+    """The token at which the weight accumulated over the kept tokens, by descending logit, reaches
+    the fraction `u` of their total; -1 if rounding leaves none.
     """
     k, share, floor = cuts
     bounds, masses, counts = read_table(table, own, TABLE)

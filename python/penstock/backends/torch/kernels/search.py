@@ -1,5 +1,6 @@
-"""Finds the cuts of a row of logits and the token at a fraction of the mass, as if the row were
-sorted but without a sort. Functions of the kernels of `sample.py` and `narrow.py`.
+"""Finds the cuts of a row of logits (top-k, min-p, top-p) and the token at a fraction of the mass
+(the sum of weights), as if the row were sorted but without a sort. Functions of the kernels of
+`sample.py` and `narrow.py`.
 
 The order is by descending logit, then by id. A *rank* is an integer that grows with the logit: the
 logit's key above 31 bits of the inverted id. Logits are compared without the soft cap, which is
@@ -53,7 +54,9 @@ def _value_of(logit, softcap, CAP: tl.constexpr):
 
 @jit
 def weight_of(logit, most, scale, softcap, CAP: tl.constexpr):
-    """Weight relative to the largest logit's."""
+    """Sampling weight of a logit, relative to that of the largest logit `most`; 0 for minus
+    infinity.
+    """
     weight = tl.exp((_value_of(logit, softcap, CAP) - _value_of(most, softcap, CAP)) * scale)
     return tl.where(logit > float("-inf"), weight, 0.0)
 
@@ -72,8 +75,8 @@ def least_of(min_p, most, scale, softcap, CAP: tl.constexpr):
 
 @jit
 def _between(inside, beyond, bounds, masses, counts):
-    """The interval of a cut: the lowest bound inside the cut and the highest beyond it, each with
-    the mass and count at or above it.
+    """The interval that contains a cut: the lowest bound inside the cut and the highest bound
+    beyond it, each with the mass and count of the logits at or above it.
     """
     low = tl.max(tl.where(beyond, bounds, 0), 0)
     inside = inside & (bounds > low)
@@ -140,7 +143,9 @@ def _ranks(row, listed, some, at, count, vocabulary, BLOCK: tl.constexpr):
 
 @jit
 def _above(source, bounds, high, rule, CAP: tl.constexpr, BLOCK: tl.constexpr):
-    """Mass and count of the logits below the rank `high` and at or above each of `bounds`."""
+    """For each of `bounds`: mass and count of the logits at or above it and below the
+    rank `high`.
+    """
     row, listed, some, count, vocabulary = source
     most, scale, softcap = rule
     masses = tl.zeros([16, BLOCK], tl.int64)

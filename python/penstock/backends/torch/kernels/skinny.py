@@ -1,4 +1,4 @@
-"""Products of few rows with a matrix, bound by reading the matrix.
+"""Products of few rows (1 to 16) with a matrix. Their time is the time to read the matrix.
 
 A tile is 16 or 32 rows of the matrix by 256 or 512 columns, 16 KiB; three more tiles are in flight
 while one is computed. Warps divide the columns. The products run on tensor cores, with the matrix
@@ -35,21 +35,21 @@ from penstock.backends.torch.kernels.language import (
 
 MOST_ROWS = 16
 BUCKETS = (1, 2, 4, 8, 16)
-"""Row counts that are tuned separately."""
+"""Row counts for which start-up chooses a kernel separately."""
 LEAST_BYTES = 1 << 20
-"""For smaller matrices, reading is not the bottleneck."""
+"""Minimum bytes of a matrix for these kernels: for smaller ones, reading is not the bottleneck."""
 COUNTERS = 1 << 16
 _MOST_SPLITS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """Sizes of a tile."""
+    """Sizes of a tile, the part of the matrix that a program reads at once."""
 
     outputs: int
     """Matrix rows per tile."""
     parts: int
-    """Warps side by side."""
+    """Warps that divide the tile's columns."""
     inputs: int
     """Matrix columns per warp."""
 
@@ -144,8 +144,8 @@ _NONE = Activation("silu")
 
 
 def _splits(tiles: int, steps: int, processors: int) -> int:
-    """Number of programs that divide a tile's columns: a power of two large enough to fill the
-    device.
+    """Number of programs that share the columns of one row tile: a power of two large enough to
+    fill the device.
     """
     splits = 1
     while 2 * tiles * splits < 3 * processors and 2 * splits <= min(steps, _MOST_SPLITS):
@@ -155,8 +155,9 @@ def _splits(tiles: int, steps: int, processors: int) -> int:
 
 @cache
 def counters(device: torch.device) -> Tensor:
-    """Zeros [COUNTERS] int32. Programs that share a result increment a counter when they finish,
-    and the last one resets it, so that kernels on one stream can share the counters.
+    """[COUNTERS] int32, zero between launches. Programs that share a result increment a counter
+    when they finish, and the last one resets it, so that kernels on one stream can share the
+    counters.
     """
     return torch.zeros(COUNTERS, dtype=torch.int32, device=device)
 
@@ -235,13 +236,15 @@ def column_sums(
 
 @jit
 def first_column(sums, ROWS: tl.constexpr):
-    """The first column of `sums`, the only one that belongs to a row."""
+    """The first column of `sums` [n, ROWS], for a product with a single row: the other columns are
+    padding.
+    """
     return tl.sum(tl.where(tl.arange(0, ROWS)[None, :] == 0, sums, 0.0), 1)
 
 
 @jit
 def gate_and_up(sums, BLOCK_N: tl.constexpr, ROWS: tl.constexpr):
-    """Split `sums` [2 * BLOCK_N, ROWS] into its halves."""
+    """Split `sums` [2 * BLOCK_N, ROWS] into gate (the first half) and up, [BLOCK_N, ROWS] each."""
     return tl.split(tl.permute(tl.reshape(sums, [2, BLOCK_N, ROWS]), [1, 2, 0]))
 
 

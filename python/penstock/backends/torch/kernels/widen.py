@@ -11,12 +11,12 @@ from penstock.backends.torch.kernels.language import ceiling, jit_with_varying, 
 from penstock.backends.torch.kernels.matrix import BLOCK, Matrix
 
 SIZES = {"BLOCK_N": 64, "BLOCK_K": BLOCK, "num_warps": 4}
-"""A tile is within one block of an FP8 matrix."""
+"""Tile sizes, chosen so that a tile is within one block of an FP8 matrix and has one scale."""
 
 
 def pieces(matrix: Matrix, scratch: Tensor) -> Iterator[range]:
-    """Ranges of experts whose widened matrices fit into `scratch` together; it has room for at
-    least one.
+    """Consecutive ranges of experts whose widened matrices fit into `scratch` together. `scratch`
+    must have room for at least one.
     """
     count, outputs, inputs = matrix.shape
     each = scratch.numel() // (outputs * inputs)
@@ -32,8 +32,8 @@ def widen_reference(matrix: Matrix, part: range, scratch: Tensor) -> Tensor:
 
 
 def widen_triton(matrix: Matrix, part: range, scratch: Tensor) -> Tensor:
-    """The widened matrices of the experts `part`, at the beginning of `scratch` and in its type:
-    [experts, outputs, inputs].
+    """Dequantise the matrices of the experts in `part`, at the beginning of `scratch` and in its
+    type: [experts, outputs, inputs].
 
     MXFP4 is exact in bfloat16. The product of an FP8 number and its scale is rounded, with a
     relative error of at most 2^-8.

@@ -1,5 +1,5 @@
-"""Worker threads for copies. A copy that hangs in the driver delays shutdown until the deadline at
-most: its thread is then abandoned.
+"""Worker threads for copies of KV blocks. A copy that hangs in the GPU's driver delays shutdown
+until the deadline at most; then its thread is abandoned.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Failed = Callable[[Exception], None]
 
 
 class Job:
-    """A unit of work: queued, running or ended."""
+    """One copy or load on a worker thread: queued, running or ended."""
 
     def __init__(self, work: Callable[[], None], dropped: Callable[[], None]) -> None:
         self.work, self.dropped = work, dropped
@@ -22,7 +22,9 @@ class Job:
         self._ended = threading.Event()
 
     def wait(self) -> bool:
-        """Wait for the end. True if the work completed."""
+        """Wait until the job has ended. Returns True if its work completed, False if it failed or
+        was dropped.
+        """
         self._ended.wait()
         return self.done
 
@@ -31,7 +33,7 @@ class Job:
 
 
 class Workers:
-    """Threads that start jobs in the order of `submit`."""
+    """Worker threads, which start jobs in the order of `submit`."""
 
     def __init__(self, name: str, threads: int, failed: Failed) -> None:
         """`failed` is called with the errors of jobs."""
@@ -58,7 +60,7 @@ class Workers:
         return job
 
     def cancel(self, job: Job) -> bool:
-        """Drop a queued job. False if it has started."""
+        """Drop a queued job. Returns False if it has started or ended."""
         with self._changed:
             if job not in self._waiting:
                 return False
@@ -68,7 +70,7 @@ class Workers:
 
     def end(self, deadline: float) -> bool:
         """Drop queued jobs and wait for running ones, until `deadline` of the monotonic clock.
-        False on time-out: a job still runs, on an abandoned thread.
+        Returns False on time-out: then a job still runs on an abandoned thread.
         """
         with self._changed:
             self._closed = True
@@ -103,7 +105,7 @@ def _drop(jobs: list[Job]) -> None:
 
 
 class Lanes:
-    """One thread per direction, which executes the copies one after another."""
+    """One worker thread for each direction (to host, to device), which copies one after another."""
 
     def __init__(self, failed: Failed) -> None:
         self.outward = Workers("kv-to-host", 1, failed)

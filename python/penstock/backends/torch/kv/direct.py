@@ -1,5 +1,5 @@
-"""Loads from a disk tier by GPUDirect Storage: from files to the pools, bypassing host memory.
-Checksums are computed on the GPU.
+"""Loads from a disk tier by GPUDirect Storage: from its files to the KV pools on the GPU, bypassing
+host memory. Checksums are computed on the GPU.
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ THREADS = 4
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The part of each block that a rank stores (docs/kv-format.md)."""
+    """The KV heads and layers that a rank stores of each block (docs/kv-format.md)."""
 
     heads: Sequence[int]
-    """KV heads in the order of a block, counted over the whole model."""
+    """KV heads of the rank in the order in which a block has them, numbered over the
+    whole model.
+    """
     layers: Sequence[tuple[int, int]]
     """Half-open layer range of each KV group; layers are numbered group after group."""
 
@@ -51,7 +53,9 @@ class DirectLoads:
         self._workers = Workers("kv-direct", THREADS, answer)
         self._lock = threading.Lock()
         self._open: dict[int, Job | None] = {}
-        """Unanswered loads. None until the job is submitted to the workers."""
+        """Unanswered loads by transfer id, each with its job; None until the job is submitted to
+        the workers.
+        """
         for pool in pools:
             if pool.layout.block_bytes:
                 # Compile the checksum kernel now: otherwise the first load would appear to stall.
@@ -67,7 +71,7 @@ class DirectLoads:
                 self._open[transfer.id] = job
 
     def cancel(self, ids: Iterable[int]) -> None:
-        """Drop loads that have not started. They are answered as not done."""
+        """Drop loads that have not started. Each is answered with a result that is not done."""
         with self._lock:
             jobs = [self._open.get(each) for each in ids]
         for job in jobs:
@@ -75,7 +79,9 @@ class DirectLoads:
                 self._workers.cancel(job)
 
     def close(self, deadline: float) -> bool:
-        """Drop queued loads, and answer all. False if a started load still runs at `deadline`."""
+        """Drop queued loads, and answer all unanswered ones as failed. Returns False if a started
+        load still runs at `deadline` of the monotonic clock.
+        """
         ended = self._workers.end(deadline)
         with self._lock:
             left = list(self._open)
@@ -119,7 +125,9 @@ class DirectLoads:
         self._parts.load(part, memories, lambda: self._copies.crc64(extents))
 
     def _parts_of(self, transfer: Transfer) -> Iterator[tuple[Part, list[Tensor]]]:
-        """Parts that have at least one requested block, and their target extents."""
+        """KV parts (one KV head of a chunk each) that have at least one requested block, and the
+        memory in the pool that each fills.
+        """
         from penstock.kv.gds import Part
 
         count = len(transfer.blocks) // len(self._pools)
@@ -134,7 +142,9 @@ class DirectLoads:
 
 
 def _extent(pool: Pool, block: int, head: int) -> Tensor:
-    """Memory of a KV head in a block. NO_BLOCK (outside the window) gets scratch memory."""
+    """Memory of a KV head (index on this rank) in a block of the pool. For NO_BLOCK (outside the
+    window), scratch memory.
+    """
     if block == NO_BLOCK:
         like = _extent(pool, 0, head)
         return torch.empty_like(like)

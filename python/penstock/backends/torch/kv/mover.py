@@ -1,8 +1,8 @@
 """KV transfers between the pools of a GPU and the tiers of its rank, staged in pinned host memory.
 
 A store is copied from the pools to a staging chunk, which the native mover writes to the tier. A
-load goes the other way. The RAM tier and direct loads need no staging chunk. A transfer is answered
-after its last copy, so that later steps never read incomplete blocks.
+load goes the other way. The RAM tier, which is pinned itself, and direct loads need no staging
+chunk. A transfer is answered after its last copy, so later steps never read incomplete blocks.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from penstock.core.transfer import RAM, Fault, Transfer, TransferKind, TransferR
 LAST = 0
 """Sentinel id that ends the answer thread. The engine's transfer ids start at 1."""
 WAIT_S = 60.0
-"""Time-out in seconds of one wait for the native mover's answers."""
+"""Seconds of one wait for the native mover's answers, after which the thread waits again."""
 GRACE_S = 10.0
-"""Grace period in seconds for copies in flight at shutdown, after the time for stores."""
+"""Additional seconds for copies in flight at shutdown, after the time for stores has passed."""
 MOVEMENTS = (TransferKind.LOAD, TransferKind.STORE)
 REMOVALS = (TransferKind.REMOVE, TransferKind.CLEAR)
 Answers = SimpleQueue[TransferResult | Exception]
-"""An error makes the rank unusable."""
+"""Results of transfers. An exception in their place makes the rank unusable."""
 
 log = logging.getLogger(__name__)
 
@@ -46,11 +46,11 @@ class Staged:
     transfer: Transfer
     chunk: range
     slots: range
-    """Slots of the chunk that this transfer uses."""
+    """Slots of `chunk` that this transfer uses, one per block."""
     asked: float
     waited: float = 0.0
     copied: float = 0.0
-    """Seconds that its copies took."""
+    """Seconds that its copies between pool and staging chunk took."""
 
     def in_staging(self) -> Transfer:
         """The transfer for the native mover, with staging slots in place of pool blocks."""
@@ -63,7 +63,9 @@ class Staged:
 
 
 class StagedMover:
-    """`native` moves the slots of `staging`; `chunks` assign them to its tiers."""
+    """The KvMover of a GPU. `native` moves bytes between the slots of `staging` and the tiers;
+    `chunks` has the staging chunks of each tier other than RAM, in order.
+    """
 
     def __init__(
         self,
@@ -75,7 +77,7 @@ class StagedMover:
         direct: Mapping[int, DirectLoads],
         answers: Answers,
     ) -> None:
-        """`direct`: GPUDirect loads by tier number. They answer on the same queue."""
+        """`direct`: GPUDirect loads by tier number. They put their results into `answers` too."""
         self._native, self._copies = native, copies
         self._pinned, self._staging, self._chunks = (ram, staging), staging, chunks
         self._direct, self._answers = direct, answers
@@ -84,7 +86,7 @@ class StagedMover:
         self._lock = threading.Lock()
         self._ended = threading.Condition(self._lock)
         self._asked: dict[int, float] = {}
-        """Submission times of transfers that wait for a chunk."""
+        """Submission time, by id, of the transfers that wait for a staging chunk."""
         self._staged: dict[int, Staged] = {}
         self._new_stores: set[int] = set()
         """Stores not yet submitted to the native mover."""
@@ -192,7 +194,9 @@ class StagedMover:
         self._begin(chunks)
 
     def _wrong(self, transfer: Transfer) -> str:
-        """The reason why a transfer cannot get a chunk; empty if it can."""
+        """The reason why a transfer is invalid, so that it cannot get a staging chunk; empty if it
+        can.
+        """
         known, groups, count = len(self._chunks), len(self._staging.groups), len(transfer.blocks)
         if not 1 <= transfer.tier <= known:
             return f"{transfer.tier} is no chunk tier: those are 1..={known}"
@@ -215,8 +219,8 @@ class StagedMover:
                 self._native.submit(staged.in_staging())
 
     def _begin_removals(self) -> None:
-        """Submit the removals whose earlier stores are all submitted. The native mover keeps their
-        order.
+        """Submit each removal once all stores that came before it are submitted. The native mover
+        keeps the order of what it gets, so it removes what these stores wrote.
         """
         waiting = []
         for removal, stores in self._removals:
@@ -260,7 +264,9 @@ class StagedMover:
         self._end(staged, moved)
 
     def _take_in(self) -> None:
-        """Thread: process the native mover's answers."""
+        """Main loop of the answer thread: take the native mover's answers until the one with id
+        LAST.
+        """
         try:
             while True:
                 for moved in self._native.take(WAIT_S):
@@ -281,7 +287,9 @@ class StagedMover:
             self._end(staged, moved)
 
     def _end(self, staged: Staged, moved: TransferResult) -> None:
-        """Free the chunk and answer, at most once: a copy may end after the mover is closed."""
+        """Free the staging chunk and answer the transfer. Does nothing if it is answered already: a
+        copy may end after `close` has answered it.
+        """
         with self._lock:
             if self._staged.pop(staged.transfer.id, None) is None:
                 return

@@ -17,7 +17,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A block of one KV group on one rank."""
+    """Shape and type of a block of one KV group on one rank."""
 
     layers: int
     kv_heads: int
@@ -41,8 +41,8 @@ class Layout:
 
 
 class Pool:
-    """The blocks of one KV group. The memory is uninitialised: attention reads only written
-    entries.
+    """The blocks of one KV group. The memory is uninitialised: attention reads only tokens that
+    were written.
     """
 
     def __init__(self, layout: Layout, blocks: int, device: torch.device) -> None:

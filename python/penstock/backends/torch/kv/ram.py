@@ -25,13 +25,15 @@ class RamTier:
     ) -> None:
         self._slots, self._copies, self._lanes, self._answer = slots, copies, lanes, answer
         self._last: dict[int, Job] = {}
-        """The last copy of each slot. A later copy in the other direction waits for it."""
+        """The last copy from or to each slot of the RAM tier. A later copy of the slot in the other
+        direction waits for it.
+        """
         self._lock = threading.Lock()
         self._open: set[int] = set()
-        """Unanswered transfers."""
+        """Ids of unanswered transfers."""
 
     def submit(self, transfer: Transfer) -> None:
-        """Called by one thread only."""
+        """Start the copy of a store or load. Must be called by one thread only."""
         before = {self._last[slot] for slot in transfer.slots if slot in self._last}
         outward = transfer.kind is TransferKind.STORE
         lane = self._lanes.outward if outward else self._lanes.inward
@@ -44,14 +46,15 @@ class RamTier:
         self._last.update(dict.fromkeys(transfer.slots, copied))
 
     def close(self) -> None:
-        """Answer the transfers whose copies hang."""
+        """Answer the transfers whose copies hang as failed."""
         with self._lock:
             left = sorted(self._open)
         for each in left:
             self._answer_once(TransferResult(each, False, error=CLOSED))
 
     def _copy(self, transfer: Transfer, before: Iterable[Job], asked: float) -> None:
-        # If the store of a slot was dropped, the slot does not hold the data to load.
+        # If an earlier copy failed or was dropped, the slot does not hold the data of this
+        # transfer.
         if not all(job.wait() for job in before):
             self._answer_once(TransferResult(transfer.id, False, error=CLOSED))
             return

@@ -1,4 +1,5 @@
-"""Pinned host memory, for staging blocks and for the RAM tier.
+"""Pinned host memory: the staging chunks, through which blocks go between a GPU and a tier, and the
+RAM tier of a GPU.
 
 A slot holds a block of every KV group. The engine assigns the slots of a RAM tier. The slots of a
 staging chunk are contiguous, one per block of a tier's chunk.
@@ -17,29 +18,33 @@ from penstock.core.plan import NO_BLOCK
 from penstock.core.transfer import Transfer, TransferKind
 
 CHUNKS = 6
-"""Staging chunks per tier: one for each of its four threads, and two in flight."""
+"""Staging chunks per tier: one for each of the tier's four threads, and two in copies from or to
+the GPU.
+"""
 STORES = 4
-"""Maximum chunks that stores may hold, which leaves chunks for loads."""
+"""Maximum staging chunks of a tier that stores may hold. The rest is left for loads."""
 LEFT_BEHIND: list[Tensor] = []
 """Pinned memory that a hung copy may still use: never freed."""
 
 
 class PinnedSlots:
-    """Pinned slots for the blocks of `pools`."""
+    """Slots in pinned memory. Each holds one block of every pool in `pools`."""
 
     def __init__(self, pools: Sequence[Pool], slots: int, copies: Copies) -> None:
         sizes = [_rounded(slots * pool.layout.block_bytes) for pool in pools]
         self._copies, self._pools = copies, pools
         self._memory = copies.pin(sum(sizes))
         self.groups: list[Tensor] = []
-        """One tensor [slots, ...] per KV group."""
+        """For each KV group: its tensor [slots, ...] of blocks."""
         rest = self._memory
         for pool, size in zip(pools, sizes, strict=True):
             self.groups.append(_blocks(rest, slots, pool.layout))
             rest = rest[size:]
 
     def pairs(self, transfer: Transfer, slots: Sequence[int]) -> list[Pair]:
-        """Pairs of a device block and its slot; NO_BLOCK entries are skipped."""
+        """For each block of the transfer: its memory on the device, and its place in `slots` (one
+        slot for each block table entry, in all groups). NO_BLOCK entries are skipped.
+        """
         count, found = len(slots), []
         for at, block in enumerate(transfer.blocks):
             pool = self._pools[at // count]
@@ -76,7 +81,9 @@ class Chunks:
         self._waiting[transfer.kind].append(transfer)
 
     def next(self) -> tuple[Transfer, range] | None:
-        """The next transfer that can start, and its slots."""
+        """The next transfer that can start, and the slots of the staging chunk that it gets; None
+        if there is none.
+        """
         loads, stores = self._waiting.values()
         if loads and self._free:
             return loads.popleft(), self._slots()

@@ -1,6 +1,7 @@
-"""The tiers behind the KV pools: the native mover, which works on host memory.
+"""Opens the tiers behind the KV pools. The native mover works on host memory.
 
-Pools of torch's CPU device are in host memory; blocks of a GPU are staged (`mover.py`).
+The pools of torch's CPU device are in host memory, so it moves them directly. Blocks of a GPU are
+staged (`mover.py`).
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ def open_tiers(
     copies: Copies | None,
     direct: Sequence[int] = (),
 ) -> KvMover:
-    """A mover for `mover_settings`. `copies` is None if the pools are in host memory. The tiers
-    numbered in `direct` are loaded by GPUDirect Storage. Raises PenstockError with the tier that
-    cannot be opened, and the remedy.
+    """A mover with the options of `mover_settings`. `copies` is None if the pools are in host
+    memory. The tiers numbered in `direct` are loaded by GPUDirect Storage. Raises PenstockError
+    with the tier that cannot be opened, and the remedy.
     """
     if copies is None:
         return _native_mover([pool.blocks for pool in pools], settings)
@@ -69,7 +70,9 @@ def open_tiers(
 def mover_settings(
     config: EngineConfig, tiers: OpenTiers, spec: DecoderSpec, shard: Shard, pools: Sequence[Pool]
 ) -> dict[str, Any]:
-    """Options of the native mover: the tiers, and this rank's part of a block."""
+    """Options of the native mover: the configured tiers, the store identity, and this rank's heads
+    and layers in a block.
+    """
     settings = mover_options(config, tiers)
     mixer = spec.layers[0].mixer
     kv_heads = mixer.kv_heads if isinstance(mixer, Attention) else 1
@@ -89,8 +92,8 @@ def mover_settings(
 
 
 def _own_layers(spec: DecoderSpec, shard: Shard) -> list[list[int]]:
-    """Half-open range of this rank's layers in each KV group; layers are numbered group after
-    group.
+    """For each KV group: the half-open range of this rank's layers. Layers of the model are
+    numbered group after group.
     """
     found, before = [], 0
     for group in kv_groups(spec, range(len(spec.layers))):

@@ -33,7 +33,7 @@ def attend_heads(
     pool: Pool,
     at: Rotation | None,
 ) -> Tensor:
-    """Grouped-query attention of the rows `x` [rows, hidden]: [rows, heads * dim]."""
+    """Grouped-query attention of a layer for the rows `x` [rows, hidden]: [rows, heads * dim]."""
     a, own = mixer.spec, mixer.projections
     assert isinstance(a, Attention)
     assert isinstance(own, HeadWeights)
@@ -70,7 +70,7 @@ def attend_heads(
 
 
 def _factors(temperature: Temperature, positions: Tensor) -> Tensor:
-    """Temperature factors [rows] of the queries, by position."""
+    """Factors [rows] that scale the queries by position (attention temperature, Llama 4)."""
     steps = torch.floor((positions.float() + 1.0) / temperature.floor)
     return torch.log1p(steps) * temperature.scale + 1.0
 
@@ -84,7 +84,8 @@ def attend_latent_rows(
     pool: Pool,
     at: Rotation | None,
 ) -> Tensor:
-    """Absorbed latent attention (MLA) of the rows `x` [rows, hidden]: [rows, heads * value].
+    """Absorbed latent attention (MLA) of a layer for the rows `x` [rows, hidden]: [rows, heads *
+    value].
 
     `k_b` projects each query head into the latent space, attention runs over the cached latents,
     and `v_b` projects the weighted sum of latents to a value.

@@ -18,7 +18,9 @@ from penstock.backends.torch.load.weights import MixtureWeights, MlpWeights
 
 
 def feed_forward(weights: MlpWeights | MixtureWeights, x: Tensor) -> Tensor:
-    """This rank's part of the feed-forward of the rows `x` [rows, hidden]."""
+    """This rank's part of the feed-forward's output for the rows `x`: [rows, hidden], to be summed
+    over the ranks of the stage.
+    """
     if isinstance(weights, MlpWeights):
         return _mlp(weights, x)
     return _mixture(weights, x)
@@ -42,7 +44,9 @@ def _mixture(weights: MixtureWeights, x: Tensor) -> Tensor:
 
 
 def few_rows(weights: MixtureWeights, x: Tensor) -> tuple[object, ...] | None:
-    """Tuning key of the few-rows kernels; None if they do not support the mixture or `x`."""
+    """Key of the mixture and `x` in `products.FASTER`; None if the kernels for few rows do not
+    support them.
+    """
     given = (weights.inner, weights.down)
     if not len(x) or not takes(x, weights.router, *given, weights.chosen):
         return None
@@ -50,7 +54,7 @@ def few_rows(weights: MixtureWeights, x: Tensor) -> tuple[object, ...] | None:
 
 
 def mixture_of_few(weights: MixtureWeights, x: Tensor) -> Tensor:
-    """Mixture of experts by the few-rows kernels."""
+    """The output of a mixture of experts, by the kernels for few rows: [rows, hidden]."""
     router = Router(
         weights.router,
         weights.rule,

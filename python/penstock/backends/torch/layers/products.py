@@ -1,5 +1,5 @@
-"""Products with the weights: by torch, or by the few-rows kernels where `startup/tuning.py`
-measured them to be faster on this device.
+"""Matrix products with weights: by torch, or by the kernels for few rows (`kernels/skinny.py`)
+where `startup/tuning.py` measured those to be faster on this device.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from penstock.backends.torch.kernels import Activation, Matrix, activate, linear
 from penstock.backends.torch.kernels.skinny import BUCKETS, MOST_ROWS, Tiling, fits, skinny_product
 
 FASTER: dict[tuple[object, ...], Any] = {}
-"""The choices that are faster than torch on this device, keyed by `product_key` and `mixture_key`.
-They must not change after start-up, so that outputs stay bitwise the same."""
+"""Measured products, by `product_key` or `mixture_key`, each with the kernel to use: a Tiling, or
+True for the mixture kernels; None for torch's. Must not change after start-up, so that outputs stay
+bitwise the same."""
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -31,7 +32,9 @@ def matrix_product(x: Tensor, matrix: Matrix) -> Tensor:
 
 
 def gated_product(x: Tensor, matrix: Matrix, activation: Activation) -> Tensor:
-    """Product with gate and up, then the gated activation: [rows, outputs / 2]."""
+    """Product of rows with a fused gate and up matrix, then the gated activation: [rows, outputs /
+    2].
+    """
     plain = matrix.form == "plain"
     tiling = _tiling(x, matrix.codes, matrix.bias, gated=True) if plain else None
     if tiling is None:
@@ -53,7 +56,9 @@ def mixture_key(
 
 
 def bucket(rows: int) -> int:
-    """The measured row count that stands for `rows`, up to `MOST_ROWS`: the next larger one."""
+    """The row count whose measurement applies to `rows` (at most `MOST_ROWS`): the smallest in
+    BUCKETS that is not smaller.
+    """
     return next(each for each in BUCKETS if each >= rows)
 
 

@@ -1,4 +1,4 @@
-"""Loading of attention, grouped-query and latent."""
+"""Loads the weights of a layer's attention, grouped-query or latent."""
 
 from __future__ import annotations
 
@@ -94,7 +94,9 @@ def _head_norms(
 
 
 def _own_columns(loader: Loader, heads: int, value: int, group: int, roles: Roles) -> Tensor:
-    """Output projection over the heads that this rank computes; zeros for other ranks' heads."""
+    """Output projection [hidden, columns of the heads that this rank computes]. If these include
+    heads of another rank, to complete a group of query heads, their columns are zero.
+    """
     shard, hidden = loader.shard, loader.spec.hidden
     kv = shard.kv_heads(group)
     own = _span(shard.heads, value)

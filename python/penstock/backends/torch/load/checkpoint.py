@@ -21,7 +21,7 @@ from penstock.core import PenstockError
 from penstock.model.files import weight_map
 
 SAMPLE = 4096
-"""Bytes at each end of a tensor that go into the fingerprint."""
+"""Bytes at the beginning and at the end of a tensor that the fingerprint covers."""
 SAFETENSORS = {
     "F32": torch.float32,
     "F16": torch.float16,
@@ -34,8 +34,8 @@ DEFAULT_ALIGNMENT = 32
 
 
 class File:
-    """A file with thread-safe positional reads. It is not memory-mapped: a page fault would block
-    the thread, and a disk error would raise SIGBUS.
+    """An open file of weights, with positional reads that are safe on several threads. It is not
+    memory-mapped: a page fault would block the thread, and a disk error would raise SIGBUS.
     """
 
     def __init__(self, path: Path) -> None:
@@ -47,8 +47,8 @@ class File:
             raise PenstockError(f"{path}: empty")
 
     def read_into(self, memory: memoryview, offset: int) -> int:
-        """Fill `memory` from `offset`. Returns the bytes read, fewer at the end of the file.
-        OSError.
+        """Fill `memory` from `offset` of the file. Returns the number of bytes read, which is lower
+        than its length at the end of the file. Raises OSError.
         """
         done = 0
         while done < len(memory):
@@ -59,13 +59,15 @@ class File:
         return done
 
     def size_now(self) -> int:
-        """Current size in bytes. Differs from `size` if the file changed since it was opened.
-        OSError.
+        """Current size in bytes. Differs from `size` if the file has changed since it was opened.
+        Raises OSError.
         """
         return os.fstat(self._descriptor).st_size
 
     def read(self, offset: int, size: int) -> bytes:
-        """Read `size` bytes, or fewer at the end of the file. PenstockError names the offset."""
+        """Read `size` bytes, or fewer at the end of the file. Raises PenstockError, which names the
+        offset.
+        """
         try:
             return os.pread(self._descriptor, size, offset)
         except OSError as error:
@@ -80,7 +82,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A tensor in a file."""
+    """A tensor's entry in the header of a file: what it is, and where its bytes are."""
 
     name: str
     dtype: str
@@ -90,7 +92,7 @@ class Stored:
     file: File
     offset: int
     size: int
-    """Bytes."""
+    """Bytes of the tensor in the file."""
 
     @property
     def blocks(self) -> tuple[int, int] | None:
@@ -99,18 +101,20 @@ class Stored:
 
     @property
     def is_plain(self) -> bool:
-        """True if a type conversion suffices to read the elements (no dequantisation)."""
+        """True if the elements need at most a conversion of their type, and no dequantisation."""
         return self.blocks is None and self.dtype not in ("U8", "F8_E4M3")
 
     @property
     def kind(self) -> torch.dtype:
-        """Stored element type; uint8 for quantised blocks."""
+        """torch type of the stored elements; uint8 for quantised blocks, which are read
+        as bytes.
+        """
         if self.blocks is not None:
             return torch.uint8
         return SAFETENSORS.get(self.dtype) or GGUF_FLOATS[self.dtype]
 
     def row_bytes(self, dimensions: int = 1) -> int:
-        """Bytes of a row that spans the last `dimensions`."""
+        """Bytes of a row, which spans the last `dimensions` dimensions."""
         return self.size // (math.prod(self.shape[:-dimensions]) or 1)
 
     def read(self, start: int = 0, stop: int | None = None) -> torch.Tensor:
@@ -139,7 +143,9 @@ class Stored:
 
 
 def read_whole(stored: Stored, memory: memoryview, offset: int) -> None:
-    """Fill `memory` from `offset` of the tensor's file. PenstockError names tensor and offset."""
+    """Fill `memory` from `offset` of the tensor's file. Raises PenstockError, which names the
+    tensor and the offset, if the file cannot be read or is too short.
+    """
     try:
         count = stored.file.read_into(memory, offset)
     except OSError as error:
@@ -155,7 +161,9 @@ def read_whole(stored: Stored, memory: memoryview, offset: int) -> None:
 
 
 class Checkpoint:
-    """Tensors by name. Raises PenstockError for a damaged file or a missing tensor."""
+    """The tensors of a checkpoint by name. Raises PenstockError for a damaged file or a missing
+    tensor.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -181,13 +189,13 @@ class Checkpoint:
         return self._tensors[name]
 
     def fingerprint(self) -> bytes:
-        """32-byte hash of all tensors: names, types, shapes, and the first and last bytes of the
-        data.
+        """32-byte hash over all tensors: names, types, shapes, and the first and last SAMPLE bytes
+        of the data of each.
         """
         digest = blake2b(b"penstock torch checkpoint", digest_size=32)
         for name, stored in sorted(self._tensors.items()):
             digest.update(json.dumps([name, stored.dtype, stored.shape]).encode())
-            # Read plain bytes, without creating tensors: there may be tens of thousands.
+            # Read bytes without creating torch tensors: a checkpoint may have tens of thousands.
             size = min(SAMPLE, stored.size)
             for at in (0, stored.size - size):
                 digest.update(stored.file.read(stored.offset + at, size))
@@ -259,7 +267,9 @@ class _Cursor:
         return self._view[self.at - size : self.at].decode()
 
     def value(self, kind: int) -> int:
-        """Skip a metadata value. Returns the value of an integer, 0 for other types."""
+        """Move past a metadata value of type `kind`. Returns the value if it is an
+        integer, else 0.
+        """
         if kind == _STRING:
             self.text()
             return 0

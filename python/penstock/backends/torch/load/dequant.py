@@ -35,13 +35,15 @@ BLOCKS = {
     "Q5_K": (256, 176),
     "Q6_K": (256, 210),
 }
-"""Elements and bytes per block."""
+"""Elements and bytes per block of each quantised type."""
 IQ4_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 
 
 def dequantize(dtype: str, rows: torch.Tensor) -> torch.Tensor:
-    """Dequantise whole rows of blocks, bytes [..., size], to f32 [..., n]."""
+    """Dequantise whole rows, uint8 [..., bytes per row] in blocks of type `dtype`, to f32 [...,
+    elements per row].
+    """
     numbers, size = BLOCKS[dtype]
     blocks = rows.reshape(-1, size)
     values = _FORMS[dtype](blocks)
@@ -49,8 +51,8 @@ def dequantize(dtype: str, rows: torch.Tensor) -> torch.Tensor:
 
 
 def mxfp4(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """Dequantise MXFP4 stored as two tensors to f32 [..., groups * 32]: codes [..., groups, 16],
-    with two neighbours per byte, and exponents [..., groups].
+    """Dequantise MXFP4 that is stored as two tensors: `codes` [..., groups, 16], with two
+    neighbours per byte, and exponents `scales` [..., groups]. Returns f32 [..., groups * 32].
     """
     pairs = torch.stack([codes & 15, codes >> 4], -1).flatten(-2).long()
     values = _table(E2M1, codes)[pairs] * _power(scales).unsqueeze(-1)
@@ -63,7 +65,9 @@ def _half(blocks: torch.Tensor, at: int) -> torch.Tensor:
 
 
 def nibbles(codes: torch.Tensor) -> torch.Tensor:
-    """Low nibbles of all bytes, then high nibbles."""
+    """The low nibbles of all bytes of a block, then their high nibbles, along the last
+    dimension.
+    """
     return torch.cat([codes & 15, codes >> 4], -1)
 
 
@@ -76,7 +80,7 @@ def _power(exponents: torch.Tensor) -> torch.Tensor:
 
 
 def _fifth(bits: torch.Tensor) -> torch.Tensor:
-    """The fifth bits of 32 codes, as 0 or 16, from 4 bytes per block."""
+    """The fifth bits of a block's 32 codes, each as 0 or 16, from 4 bytes per block."""
     shifts = torch.arange(8, device=bits.device, dtype=torch.uint8)
     return (((bits.unsqueeze(-1) >> shifts) & 1) << 4).flatten(-2)
 
@@ -112,7 +116,7 @@ def _mxfp4(b: torch.Tensor) -> torch.Tensor:
 
 
 def _k_scales(b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scales and minima [blocks, 8, 1] of the sub-blocks of Q4_K and Q5_K."""
+    """Scales and minima, [blocks, 8, 1] each, of the 8 sub-blocks in a Q4_K or Q5_K block."""
     low, mid, high = b[:, 4:8], b[:, 8:12], b[:, 12:16]
     scales = torch.cat([low & 63, (high & 15) | (low >> 6 << 4)], -1).float()
     minima = torch.cat([mid & 63, (high >> 4) | (mid >> 6 << 4)], -1).float()

@@ -1,4 +1,4 @@
-"""Loading of feed-forwards: dense ones and mixtures of experts."""
+"""Loads the weights of a layer's feed-forward, dense or a mixture of experts."""
 
 from __future__ import annotations
 
@@ -110,7 +110,9 @@ def _mixture(loader: Loader, moe: Experts, roles: Roles) -> MixtureWeights:
 
 
 def _narrowed(router: Tensor, dtype: torch.dtype) -> Tensor:
-    """Router weights in the type of the activations if the conversion is exact, else unchanged."""
+    """Router weights in `dtype`, the type of the activations, if the conversion is exact; else as
+    they are.
+    """
     narrow = router.to(dtype)
     return narrow if narrow.is_meta or torch.equal(narrow.float(), router) else router
 
@@ -143,7 +145,9 @@ def _stacked_down(
 def _experts(
     loader: Loader, moe: Experts, recipes: list[Recipe], cut: Cut, bias: Tensor | None
 ) -> Matrix:
-    """Stack the same cut of one or several matrices for each of this rank's experts."""
+    """For each of this rank's experts, put the same cut of the matrices `recipes` below one
+    another, quantised if all of them can be kept so.
+    """
     source, own = loader.source, loader.shard.experts or range(moe.experts)
     each = [[of_expert(recipe, expert) for recipe in recipes] for expert in own]
     forms = {kept_form(source, recipe, cut) for parts in each for recipe in parts}
@@ -175,7 +179,7 @@ def _aligned(forms: set[Form], rows: int) -> bool:
 
 
 def _biases(loader: Loader, moe: Experts, recipe: Recipe, n: int) -> Tensor:
-    """[experts of this rank, n]"""
+    """Biases [experts of this rank, n] on the device."""
     own, source = loader.shard.experts or range(moe.experts), loader.source
     each = [source.host_vector(of_expert(recipe, expert), n) for expert in own]
     return source.on_device(torch.stack(each))

@@ -36,14 +36,14 @@ from penstock.model.spec import (
 )
 
 WHOLE_ROWS = ("o", "down")
-"""Roles that are sharded by columns."""
+"""Ends of the roles of matrices that are sharded by columns, so that a rank reads whole rows."""
 
 
 def load_weights(
     source: Source, spec: DecoderSpec, recipes: WeightRecipes, shard: Shard, longest: int
 ) -> Weights:
-    """Load the weights, with rotation tables for `longest` positions. PenstockError names a missing
-    or damaged tensor, or an unsupported form.
+    """Load the weights, with rotation tables for `longest` positions. Raises PenstockError, which
+    names a missing or damaged tensor, or an unsupported form.
     """
     loader, top = Loader(source, spec, shard), top_roles(recipes)
     with ThreadPoolExecutor(1, "rotations") as beside:
@@ -57,7 +57,7 @@ def load_weights(
 
 
 def _weights(loader: Loader, recipes: WeightRecipes, top: Roles) -> Weights:
-    """All weights except the rotations. Matrices are complete after `Source.settle`."""
+    """All weights except the rotations. Matrices have their contents only after `Source.settle`."""
     source, spec, shard = loader.source, loader.spec, loader.shard
     layers = tuple(_layer(loader, index, recipes.layers[index]) for index in shard.layers)
     own, hidden = shard.vocab, spec.hidden
@@ -105,7 +105,7 @@ def _layer(loader: Loader, index: int, roles: Roles) -> LayerWeights:
 
 
 def _tables(loader: Loader, top: Roles, longest: int) -> list[Rotation]:
-    """Rotation tables in host memory."""
+    """The rotation tables (cos and sin) of all layers, in host memory."""
     mixer = loader.spec.layers[0].mixer
     assert isinstance(mixer, (Attention, LatentAttention))
     head = mixer.head_dim if isinstance(mixer, Attention) else mixer.rope_dim
@@ -125,8 +125,8 @@ def _on_device(source: Source, tables: Sequence[Rotation]) -> tuple[Rotation, ..
 def bytes_to_read(
     checkpoint: Checkpoint, spec: DecoderSpec, recipes: WeightRecipes, shard: Shard
 ) -> int:
-    """Approximate number of bytes that a rank reads: the tensors in its recipes, or its share of
-    their rows.
+    """Approximate number of bytes that a rank reads from the checkpoint: whole tensors of its
+    recipes, or its share of their rows.
     """
     top = top_roles(recipes)
     named = {recipe.tensor: shard.ranks for recipe in top.values()}
@@ -152,7 +152,9 @@ def bytes_to_read(
 
 @contextmanager
 def reported(total: int, report: Report) -> Iterator[Callable[[int], None]]:
-    """Report load progress. `total` is an estimate: the last byte is reported only at the end."""
+    """Inside the block, report the load's progress: the yielded function takes numbers of bytes
+    read. `total` is an estimate, so the last byte is reported only at the end.
+    """
     progress, left = LoadProgress(total, report), total
 
     def add(count: int) -> None:
@@ -166,6 +168,6 @@ def reported(total: int, report: Report) -> Iterator[Callable[[int], None]]:
 
 
 def weight_bytes(weights: Weights) -> int:
-    """Total bytes of the weights; each storage counts once."""
+    """Bytes of all weights on the device. Tensors that share a storage count once."""
     storages = (each.untyped_storage() for each in tensors_of(weights))
     return sum({each.data_ptr(): each.nbytes() for each in storages}.values())

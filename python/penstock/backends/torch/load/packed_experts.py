@@ -1,6 +1,7 @@
 """Expert matrices kept quantised on the device: MXFP4, and block-wise FP8.
 
-If a cut splits a quantisation group, the matrix is dequantised at load instead.
+If a rank's cut of a matrix would split a block with one scale, the matrix is dequantised at load
+instead.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ class Cut:
 
 
 def kept_form(source: Source, recipe: Recipe, cut: Cut) -> Form:
-    """The quantised form in which the cut can be kept, or "plain" if it must be dequantised."""
+    """The quantised form in which this cut of the recipe's matrix can be kept on the device;
+    "plain" if it must be dequantised.
+    """
     stored = source.checkpoint[recipe.tensor]
     if stored.dtype in ("U8", "MXFP4"):
         return "mxfp4" if _whole(cut.cols, MXFP4_GROUP, cut.k) and not recipe.cols else "plain"
@@ -47,7 +50,9 @@ def _whole(part: range, group: int, whole: int) -> bool:
 
 
 def empty_codes(source: Source, form: Form, cut: Cut, *outer: int) -> tuple[Tensor, Tensor]:
-    """Uninitialised codes and scales [*outer, ...] for cuts, in the layout of `kernels.Matrix`."""
+    """Uninitialised codes and scales [*outer, ...] for matrices of the size of `cut`, in the layout
+    of `kernels.Matrix`.
+    """
     rows, cols, device = len(cut.rows), len(cut.cols), source.device
     if form == "fp8_block":
         blocks = -(-rows // FP8_BLOCK), -(-cols // FP8_BLOCK)
@@ -66,7 +71,9 @@ def empty_codes(source: Source, form: Form, cut: Cut, *outer: int) -> tuple[Tens
 def fill_codes(
     source: Source, codes: Tensor, scales: Tensor, recipe: Recipe, form: Form, cut: Cut
 ) -> None:
-    """Read codes and scales of the cut into the tensors; complete after `Source.settle`."""
+    """Read the codes and scales of the cut into the given tensors, which are complete after
+    `Source.settle`.
+    """
     stored = source.checkpoint[recipe.tensor]
     if form == "fp8_block":
         check_shape(recipe, stored, cut.n, cut.k)
@@ -94,8 +101,8 @@ def fill_codes(
 def _fill_pair(
     source: Source, codes: Tensor, scales: Tensor, recipe: Recipe, cut: Cut, groups: slice
 ) -> None:
-    """Read a pair of tensors: codes [experts, rows, groups, 16], with two neighbours per byte, and
-    scales [experts, rows, groups].
+    """Read MXFP4 that is stored as a pair of tensors: codes [experts, rows, groups, 16], with two
+    neighbours per byte, and scales [experts, rows, groups].
     """
     apart = source.mxfp4_scales(recipe, cut.n, cut.k)
     expert = recipe.expert or 0

@@ -1,4 +1,4 @@
-"""Reader threads: read byte ranges of files into given memory."""
+"""Threads that read byte ranges of weight files into host memory."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ class ReadRequest:
 
     stored: Stored
     start: int
-    """Offset in the tensor."""
+    """Offset of the first byte in the tensor's data."""
     size: int
     target: Tensor | None
-    """Destination as contiguous bytes; None: allocated when the first bytes arrive."""
+    """Destination as contiguous bytes; None: memory is allocated on the device when the first bytes
+    arrive.
+    """
     left: int
     """Bytes not yet read."""
 
@@ -33,13 +35,13 @@ class ReadRequest:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The part of a piece that belongs to one tensor."""
+    """The bytes of a piece that belong to one read request, that is, to one tensor."""
 
     wanted: ReadRequest
     at: int
-    """Offset in the request."""
+    """Offset of the part in the request's bytes."""
     where: int
-    """Offset in the piece."""
+    """Offset of the part in the piece."""
     size: int
 
 
@@ -54,14 +56,16 @@ class Piece:
 
 
 class Readers:
-    """Pieces are returned in completion order. Errors name the file, the tensor and the offset."""
+    """A pool of threads that read pieces. `take` returns them in order of completion. Errors name
+    the file, the tensor and the offset.
+    """
 
     def __init__(self, threads: int) -> None:
         self._todo: SimpleQueue[tuple[Piece, Tensor] | None] = SimpleQueue()
         self._done: SimpleQueue[tuple[Piece, Tensor] | BaseException] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self.flying = 0
-        """Number of pieces in flight."""
+        """Number of pieces that `read` has queued and `take` has not returned."""
         try:
             for number in range(threads):
                 thread = threading.Thread(target=self._work, name=f"read-{number}", daemon=True)
@@ -72,7 +76,7 @@ class Readers:
             raise PenstockError(f"no thread to read weights with: {error}") from error
 
     def read(self, piece: Piece, memory: Tensor) -> None:
-        """Start to read a piece into `memory`, host bytes."""
+        """Start to read a piece into `memory`, uint8 in host memory."""
         self.flying += 1
         self._todo.put((piece, memory))
 

@@ -1,4 +1,5 @@
-"""Reads the tensor of each role from a checkpoint by its recipe, and slices it to a rank's part.
+"""Reads the matrices and vectors that weight recipes describe from a checkpoint, and slices them to
+a rank's part.
 
 Matrices are read asynchronously: `Source.settle` waits for them. Vectors are read synchronously.
 """
@@ -24,22 +25,24 @@ CONVERTED_BYTES = 16 << 20
 hundred MB."""
 
 Place = Callable[[torch.Tensor, slice], None]
-"""Callback that receives stored rows on the device, and their slice of the requested rows."""
+"""Callback that receives rows on the device as stored, and their range among the requested rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
     """Reads matrices and vectors of a checkpoint onto a device.
 
-    PenstockError names a tensor that is missing or has the wrong shape; from `check_finite`, one
-    with values that are not finite.
+    Raises PenstockError, which names a tensor that is missing or has the wrong shape, or, from
+    `check_finite`, one with values that are not finite.
     """
 
     checkpoint: Checkpoint
     dtype: torch.dtype
     """Type of matrices. Vectors are f32."""
     uploads: Reads | None = None
-    """None: nothing is read, and tensors are on the meta device."""
+    """Reads of the files onto the device. None: nothing is read, and all tensors are on the meta
+    device (shapes without data).
+    """
     _filled: list[tuple[str, torch.Tensor]] = field(default_factory=list, init=False)
     """Tensor names, and the device tensors that they were read into."""
 
@@ -50,7 +53,9 @@ class Source:
     def matrix(
         self, recipe: Recipe, n: int, k: int, rows: range | None = None, cols: range | None = None
     ) -> torch.Tensor:
-        """The matrix [n, k], or `rows` and `cols` of it."""
+        """The recipe's matrix [n, k], or its `rows` and `cols`, on the device. Complete after
+        `settle`.
+        """
         rows, cols = _or_all(rows, n), _or_all(cols, k)
         out = torch.empty(len(rows), len(cols), dtype=self.dtype, device=self.device)
         self.fill(out, recipe, n, k, rows, cols)
@@ -84,7 +89,9 @@ class Source:
     def fill_rows(
         self, target: torch.Tensor, recipe: Recipe, rows: range, cols: slice | None = None
     ) -> None:
-        """Read rows as stored, or convert them if `target` has another type."""
+        """Read `rows` of the recipe's matrix into `target`: as stored, or converted to its type.
+        `cols`: columns in the stored tensor; None: all.
+        """
         stored, uploads = self.checkpoint[recipe.tensor], self.uploads
         if uploads is None:
             return
@@ -102,8 +109,8 @@ class Source:
         self.stage_rows(recipe, rows, place)
 
     def stage_rows(self, recipe: Recipe, rows: range, place: Place, dimensions: int = 1) -> None:
-        """Call `place` with the bytes of rows in the order of `rows`, before `settle` returns. A
-        row spans the last `dimensions` dimensions.
+        """Call `place` with the stored bytes of `rows`, in their order, before `settle` returns. A
+        row spans the last `dimensions` dimensions of the stored tensor.
         """
         uploads, stored = self.uploads, self.checkpoint[recipe.tensor]
         if uploads is None or not rows:
@@ -156,7 +163,7 @@ class Source:
     def _fill_scaled(
         self, target: torch.Tensor, recipe: Recipe, stored: Stored, rows: range, cols: slice
     ) -> None:
-        """Dequantise 8-bit floats by their block scales."""
+        """Fill `target` from FP8 codes with one scale per block of 128 x 128."""
         scales = self.checkpoint[block_scales(recipe, stored)]
         if self.uploads is None:
             return
@@ -174,7 +181,9 @@ class Source:
     def _fill_mxfp4(
         self, target: torch.Tensor, recipe: Recipe, n: int, k: int, rows: range, cols: range
     ) -> None:
-        """Dequantise an expert's rows, stored as codes [experts, rows, groups, 16] and scales."""
+        """Fill `target` from an expert's MXFP4 rows, stored as codes [experts, rows, groups, 16]
+        and scales.
+        """
         scales = self.mxfp4_scales(recipe, n, k)
         if self.uploads is None:
             return
@@ -187,8 +196,8 @@ class Source:
         self.stage_rows(replace(recipe, expert=recipe.expert or 0), rows, place, dimensions=2)
 
     def mxfp4_scales(self, recipe: Recipe, n: int, k: int) -> Stored:
-        """Scales [experts, rows, groups] for codes [experts, rows, groups, 16]; checks both
-        shapes.
+        """The tensor of scales [experts, rows, groups] that belongs to codes [experts, rows,
+        groups, 16]. Raises PenstockError if a shape does not match.
         """
         stored = self.checkpoint[recipe.tensor]
         if recipe.scales is None:
@@ -208,13 +217,15 @@ class Source:
         return self.uploads.send(host)
 
     def settle(self) -> None:
-        """Finish pending reads. Device work launched afterwards sees all requested matrices."""
+        """Finish pending reads. Work launched on the device afterwards sees the contents of all
+        requested matrices.
+        """
         if self.uploads is not None:
             self.uploads.settle()
 
     def check_finite(self) -> None:
-        """Check all tensors read so far at once, because each check synchronises with the
-        device.
+        """Raise PenstockError if any tensor read so far has values that are not finite. All are
+        checked at once, because each check waits for the device.
         """
         if self.uploads is None:
             return
@@ -272,19 +283,23 @@ def _root(view: torch.Tensor) -> torch.Tensor:
 
 
 def _numbers(stored: Stored, rows: torch.Tensor) -> torch.Tensor:
-    """Elements of whole rows, given as bytes."""
+    """The elements of whole rows that are given as stored bytes."""
     if stored.blocks is not None:
         return dequant.dequantize(stored.dtype, rows)
     return rows.view(stored.kind)
 
 
 def first_byte(stored: Stored, recipe: Recipe) -> int:
-    """Byte offset of the recipe's expert in the tensor."""
+    """Offset in bytes of the recipe's expert in the stored tensor; 0 if the tensor has
+    one matrix.
+    """
     return 0 if recipe.expert is None else recipe.expert * (stored.size // stored.shape[0])
 
 
 def rows_in_file(rows: range, recipe: Recipe) -> slice | torch.Tensor:
-    """Indices in the stored tensor of the rows of a recipe's matrix."""
+    """Rows of the stored tensor that become `rows` of the recipe's matrix, as a slice or as
+    indices.
+    """
     first = recipe.rows[0] if recipe.rows else 0
     return stored_rows(range(first + rows.start, first + rows.stop), recipe)
 
@@ -301,7 +316,9 @@ def _or_all(part: range | None, whole: int) -> range:
 
 
 def of_expert(recipe: Recipe, expert: int) -> Recipe:
-    """Recipe of one expert: by name, or by index into a tensor that stacks experts."""
+    """The recipe of one expert: of its own tensor by name, or of its entry in a tensor that stacks
+    all experts.
+    """
     if EXPERT not in recipe.tensor:
         return replace(recipe, expert=expert)
     scales = recipe.scales and recipe.scales.replace(EXPERT, str(expert))

@@ -29,10 +29,12 @@ class Rotation:
 
 
 def rotation(rope: Rope, dims: int, positions: int, stored: Tensor | None) -> Rotation:
-    """Table of a rotation over `dims` elements. `stored`: divisors for FactorsScaling."""
+    """Table of a rotation over `dims` elements. `positions`: number of rows of the table. `stored`:
+    frequency divisors from the checkpoint, for FactorsScaling.
+    """
     frequencies = _frequencies(rope, dims, stored)
     at = torch.arange(positions, dtype=torch.float32).unsqueeze(1)
-    # The product is rounded to f32, like in the reference implementations.
+    # The product is rounded to f32, as the models' reference implementations do.
     angles = (at * frequencies).double()
     factor = _attention_factor(rope)
     return Rotation(angles.cos().float() * factor, angles.sin().float() * factor)
@@ -67,7 +69,7 @@ def _llama3(base: Tensor, scaling: Llama3Scaling) -> Tensor:
     wide = base.double()
     ratio = scaling.original_max_position * wide / (2.0 * math.pi)
     span = scaling.high_freq_factor - scaling.low_freq_factor
-    if span == 0.0:  # Llama 4 Scout: the ramp is a step.
+    if span == 0.0:  # Llama 4 Scout: the ramp has no width.
         ramp = (ratio >= scaling.high_freq_factor).double()
     else:
         ramp = ((ratio - scaling.low_freq_factor) / span).clamp(0.0, 1.0)

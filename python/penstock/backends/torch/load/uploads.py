@@ -19,17 +19,19 @@ from penstock.backends.torch.load.readers import Part, Piece, Readers, ReadReque
 from penstock.core import PenstockError
 
 READERS = 8
-"""A core copies 5 to 10 GB/s out of the page cache, and a GPU receives up to 55 GB/s."""
+"""Number of reader threads. A core copies 5 to 10 GB/s out of the page cache, and a GPU receives up
+to 55 GB/s.
+"""
 BUFFERS = 2 * READERS
 PIECE_BYTES = 8 << 20
-"""BUFFERS times this bounds the host memory of a load."""
+"""Maximum bytes of one read. BUFFERS times this bounds the pinned memory of a load."""
 WINDOW_BYTES = 512 << 20
-"""Bytes of requests to queue before they are sorted by file offset."""
+"""Bytes of read requests that are queued before they are sorted by file offset and read."""
 SMALL_BYTES = 4 << 20
 
 
 class Mark(Protocol):
-    """A point in the work of a device."""
+    """A point in a device's stream of work (a CUDA event)."""
 
     def query(self) -> bool: ...
 
@@ -37,20 +39,22 @@ class Mark(Protocol):
 
 
 class Stream(Protocol):
-    """Copies to a device, in order with its other work."""
+    """The stream on which weights are copied to a device, in order with its other work."""
 
     def buffer(self, size: int) -> Tensor:
         """Host memory that the device can access directly (pinned)."""
 
     def copy(self, target: Tensor, source: Tensor) -> None:
-        """Start a copy from `source`, which is memory of `buffer`."""
+        """Start a copy to `target` on the device from `source`, which is memory that `buffer`
+        returned.
+        """
 
     def mark(self) -> Mark:
         """Mark the end of all work launched so far."""
 
 
 class Reads(Protocol):
-    """Reads of file bytes onto a device."""
+    """Reads bytes of weight files onto a device."""
 
     @property
     def device(self) -> torch.device: ...
@@ -61,7 +65,9 @@ class Reads(Protocol):
         """
 
     def stage(self, stored: Stored, start: int, size: int, then: Callable[[Tensor], None]) -> None:
-        """Call `then` with these bytes of a tensor on the device, before `settle` returns."""
+        """Read `size` bytes from offset `start` of a tensor onto the device, and call `then` with
+        them before `settle` returns.
+        """
 
     def send(self, small: Tensor) -> Tensor:
         """Copy a host tensor to the device. All work launched later sees it."""
@@ -91,7 +97,7 @@ class PlainReads:
 
 
 class Way(Protocol):
-    """Transport of bytes from the readers to the device."""
+    """How bytes get from the readers to the device: through pinned buffers (`Ring`) or directly."""
 
     merges: bool
     """True if a piece may contain several tensors."""
@@ -106,11 +112,11 @@ class Way(Protocol):
         """Called when the piece has been read."""
 
     def send(self, small: Tensor) -> Tensor:
-        """A copy of a host tensor on the device."""
+        """Copy a small host tensor to the device. Work launched later sees it."""
 
 
 class InPlace:
-    """Reads directly into the destination: device memory is host memory."""
+    """Reads directly into the destination, on torch's CPU device: its memory is host memory."""
 
     merges = False
 
@@ -130,7 +136,9 @@ class InPlace:
 
 
 class Ring:
-    """A ring of pinned buffers. A buffer is reused once the copies from it are done."""
+    """A ring of pinned host buffers, for a GPU. A buffer is reused once the copies from it are
+    done.
+    """
 
     merges = True
 
@@ -146,7 +154,7 @@ class Ring:
         self._copied: deque[tuple[Tensor, Mark]] = deque()
         """Buffers with copies in flight, oldest first."""
         self._small = torch.empty(0, dtype=torch.uint8)
-        """Unused rest of a buffer for small tensors."""
+        """Unused rest of the pinned buffer through which small tensors are sent."""
 
     def memory(self, piece: Piece, *, wait: bool) -> Tensor | None:
         if self._copied and self._copied[0][1].query():
@@ -183,7 +191,9 @@ class Ring:
 
 
 class Uploads:
-    """Uploads in flight. Used by one thread, as a context manager; the exit stops the readers."""
+    """Reads of weights in flight to a device. Used by one thread, as a context manager; its exit
+    stops the readers.
+    """
 
     def __init__(
         self,
@@ -254,8 +264,8 @@ class Uploads:
         self._noted, self._size = [], 0
 
     def _advance(self, *, wait: bool) -> bool:
-        """Submit pieces to the readers, and process one completed piece. False if there was
-        none.
+        """Give waiting pieces to the readers, and process one completed piece. Returns False if
+        there was none.
         """
         self._give()
         if not self._readers.flying:
@@ -303,7 +313,9 @@ def _bytes(tensor: Tensor) -> Tensor:
 
 
 def _pieces(wanted: Sequence[ReadRequest], most: int, *, merges: bool) -> Iterator[Piece]:
-    """Pieces of at most `most` bytes, from requests sorted by offset."""
+    """Cut requests, sorted by file and offset, into pieces of at most `most` bytes. With `merges`,
+    adjacent requests share pieces.
+    """
     group: list[ReadRequest] = []
     end = 0
     for each in wanted:
@@ -318,7 +330,9 @@ def _pieces(wanted: Sequence[ReadRequest], most: int, *, merges: bool) -> Iterat
 
 
 def _cut(group: Sequence[ReadRequest], end: int, most: int) -> Iterator[Piece]:
-    """Split a contiguous range into pieces."""
+    """Split the contiguous range of the requests in `group`, up to offset `end`, into pieces of at
+    most `most` bytes.
+    """
     first = 0
     for start in range(group[0].offset, end, most):
         stop = min(start + most, end)

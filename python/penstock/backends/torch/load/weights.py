@@ -1,7 +1,8 @@
 """Weights of one rank on its device, fused and sharded according to `Shard`.
 
 Matrices with the same inputs are fused into one tensor. A rank computes whole groups of query
-heads: the rows and columns of heads that belong to another rank are zero.
+heads, that is, all that share a KV head: the rows and columns of query heads that belong to another
+rank are zero.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Roles = dict[str, Recipe]
 @dataclass(frozen=True, slots=True)
 class NormWeights:
     weight: Tensor
-    """f32, with the unit offset added."""
+    """f32; for norms that multiply by 1 + weight, the 1 is already added."""
     bias: Tensor | None
     eps: float
     kind: str
@@ -83,13 +84,13 @@ class MixerWeights:
     """Index into `Weights.rotations`."""
     kv_group: int
     kv_index: int
-    """Index among this rank's layers of the group."""
+    """Index of the layer among this rank's layers of the KV group."""
 
 
 @dataclass(frozen=True, slots=True)
 class MlpWeights:
     inner: Matrix
-    """Gate and up fused, or up alone."""
+    """Gate and up fused, gate first; or up alone if the feed-forward is not gated."""
     gated: bool
     activation: Activation
     down: Matrix
@@ -113,7 +114,9 @@ class MixtureWeights:
     shared: MlpWeights | None
     shared_gate: bool
     widening: Widening | None
-    """Only for quantised matrices in a bfloat16 model."""
+    """Widening of the experts' codes; None unless the matrices are quantised and the model is
+    bfloat16.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +131,9 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class KvLayers:
-    """Layers that share a block table: they have the same window or chunk size."""
+    """Layers of one KV group: they share a block table, because they have the same window or chunk
+    size.
+    """
 
     layers: tuple[int, ...]
     """This rank's layers, as indices into the whole model."""
@@ -150,7 +155,9 @@ class Weights:
 
 
 class Loader:
-    """Loads weights by role. PenstockError names a missing tensor or an unsupported feature."""
+    """Loads a rank's weights by role (such as "q" or "down"). Raises PenstockError, which names a
+    missing tensor or an unsupported feature.
+    """
 
     def __init__(self, source: Source, spec: DecoderSpec, shard: Shard) -> None:
         self.source = source
@@ -172,8 +179,8 @@ class Loader:
         return NormWeights(weight + 1.0 if norm.unit_offset else weight, bias, norm.eps, norm.kind)
 
     def fused(self, parts: list[tuple[Recipe, int, range]], k: int) -> Tensor:
-        """Fuse rows of matrices with the same `k` inputs. Each part: recipe, total number of rows,
-        and this rank's rows.
+        """Fuse this rank's rows of matrices with the same `k` inputs into one matrix [rows, k].
+        Each part: recipe, number of rows of the whole matrix, and this rank's rows.
         """
         out = self.empty(sum(len(rows) for _, _, rows in parts), k)
         at = 0
@@ -190,7 +197,9 @@ class Loader:
 
 
 def tensors_of(weights: object) -> Iterator[Tensor]:
-    """All tensors within dataclasses of this module."""
+    """All tensors in `weights`, a dataclass of this module, and in the dataclasses and tuples
+    within it.
+    """
     if isinstance(weights, Tensor):
         yield weights
     elif isinstance(weights, tuple):
@@ -208,7 +217,7 @@ def needed(roles: Roles, role: str) -> Recipe:
 
 
 def top_roles(recipes: WeightRecipes) -> Roles:
-    """Recipes outside the layers, by role."""
+    """The recipes of weights outside the layers, such as embedding and head, by role."""
     named = {
         "embed": recipes.embed,
         "final_norm": recipes.final_norm,

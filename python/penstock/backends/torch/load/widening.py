@@ -1,5 +1,5 @@
-"""Widening of quantised experts to bfloat16 before the product: its scratch memory, and the row
-count from which it is used.
+"""Widening of quantised experts to bfloat16 before the product: its scratch memory, and the number
+of rows from which it is used.
 """
 
 from __future__ import annotations
@@ -10,16 +10,20 @@ from torch import Tensor
 from penstock.backends.torch.kernels import Matrix
 
 SCRATCH_BYTES = 256 << 20
-"""Experts are widened in batches of this size, or one by one if an expert is larger. The products
-of one batch occupy a GPU for several waves."""
+"""Maximum bytes of the experts that are widened at once; a larger expert is widened alone. The
+products of one batch occupy a GPU for several waves."""
 
 
 class Widening:
-    """Shared by all quantised mixtures of a rank, which run one after another."""
+    """Scratch memory and threshold that all quantised mixtures of a rank share: they run one after
+    another.
+    """
 
     def __init__(self) -> None:
         self.memory: Tensor | None = None
-        """None if no matrix reserved it, or if widening is not worth it."""
+        """Scratch memory in bfloat16. None if no matrix reserved it, or if widening is not worth
+        it.
+        """
         self.least_rows: int | None = None
         """Rows of a step from which its experts are widened, measured at start-up; None: never."""
 

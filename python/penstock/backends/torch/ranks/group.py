@@ -22,30 +22,35 @@ if TYPE_CHECKING:
 LEAST_MESSAGE = 1 << 16
 """Minimum message capacity in bytes: NCCL's connection set-up needs it."""
 CLOSE_S = 10.0
-"""Time-out in seconds of NCCL's shutdown."""
+"""Seconds that `close` waits for NCCL's shutdown."""
 
 log = logging.getLogger(__name__)
 
 
 class Group(Protocol):
-    """Collectives among the ranks of a stage. ConnectionError if a rank is gone."""
+    """Collectives among the ranks of a stage. All ranks must make the same calls. Raises
+    ConnectionError if a rank is gone.
+    """
 
     def sum(self, x: Tensor) -> Tensor:
         """All-reduce: the sum of `x` over the ranks, possibly in place."""
 
     def gather(self, columns: Tensor, widths: list[int]) -> Tensor | None:
-        """Gather: the ranks' columns side by side on the first rank, None on the others."""
+        """Gather: on the first rank, all ranks' columns side by side, of `widths[rank]` columns
+        each; None on the others.
+        """
 
     def share(self, x: Tensor) -> Tensor:
         """Broadcast: the first rank's `x`, written in place."""
 
     def close(self) -> None:
-        """Close the connections. The other ranks may be gone."""
+        """Close the connections. Does not need the other ranks, which may be gone."""
 
 
 class StreamGroup:
-    """CPU ranks on one or several hosts. The first rank adds the parts in rank order and broadcasts
-    the sum, so all ranks get bitwise the same result.
+    """The ranks of a stage on CPUs, of one or several hosts, connected by streams. The first rank
+    adds all ranks' tensors in rank order and broadcasts the sum, so all ranks get bitwise the same
+    result.
     """
 
     def __init__(self, star: Star) -> None:
@@ -87,7 +92,9 @@ def to_bytes(x: Tensor) -> bytes:
 
 
 def from_bytes(data: bytes, dtype: torch.dtype, shape: torch.Size) -> Tensor:
-    """A tensor of `shape` from bytes. ConnectionError if the size differs."""
+    """A tensor of `shape` from the bytes of another rank. Raises ConnectionError if their number
+    differs, because that rank computes another step.
+    """
     if len(data) != shape.numel() * dtype.itemsize:
         raise ConnectionError("a rank of the group computed another step")
     if not data:
@@ -96,7 +103,7 @@ def from_bytes(data: bytes, dtype: torch.dtype, shape: torch.Size) -> Tensor:
 
 
 class NcclGroup:
-    """GPU ranks, by NCCL."""
+    """The ranks of a stage on GPUs, connected by NCCL."""
 
     def __init__(self, group: Any, rank: int, ranks: int) -> None:
         self._group = group
@@ -168,7 +175,9 @@ class StarStore(dist.Store):  # type: ignore[misc]
             self._star.share(json.dumps([key, bytes(value).hex()]).encode())
 
     def get(self, key: str) -> bytes:
-        """Wait for the value. KeyError on rank 0 if it is not set."""
+        """The value of a key. Ranks other than 0 wait until rank 0 has broadcast it; on rank 0,
+        KeyError if it is not set.
+        """
         with self._receiving:
             while key not in self._values:
                 if self._rank == 0:

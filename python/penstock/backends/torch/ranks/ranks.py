@@ -26,13 +26,13 @@ from penstock.backends.torch.sampling.sampling import HEAD_ROWS
 from penstock.backends.torch.shard import Shard
 
 Wiring = dict[str, Any]
-"""Built by `penstock.executor.ranks.topology`."""
+"""How a rank reaches its peers, as JSON: built by `penstock.executor.ranks.topology`."""
 
 
 class PrevStage(Protocol):
     def receive(self, like: Tensor) -> Tensor:
-        """Rows of the residual stream, on the device of `like` (a norm's weight) and of its
-        width.
+        """The next step's residual stream [rows, hidden], on the device of `like`, the weight
+        [hidden] of a norm.
         """
 
 
@@ -50,7 +50,9 @@ class Pipe(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """Connections of a rank. A field is None if the rank has no such peer."""
+    """Connections of a rank: to the ranks of its stage (`group`), the previous and the next stage.
+    A field is None if the rank has no such peer.
+    """
 
     group: Group | None = None
     before: PrevStage | None = None
@@ -60,11 +62,13 @@ class Ranks:
         return x if self.group is None else self.group.sum(x)
 
     def gather(self, logits: Tensor, shard: Shard) -> Tensor | None:
-        """Logits of the whole vocabulary; None on ranks that do not sample."""
+        """Logits [rows, vocabulary], gathered from the columns of all ranks of the stage; None on
+        ranks that do not sample.
+        """
         return logits if self.group is None else self.group.gather(logits, shard.vocab_widths)
 
     def share(self, tokens: Tensor) -> Tensor:
-        """The tokens sampled by the first rank."""
+        """Broadcast the tokens that the stage's first rank has sampled."""
         return tokens if self.group is None else self.group.share(tokens)
 
     def close(self) -> None:
@@ -72,8 +76,8 @@ class Ranks:
             self.group.close()
 
     def receive(self, rows: int, like: Tensor) -> Tensor:
-        """Residual stream from the previous stage. ConnectionError if the number of rows is not
-        `rows`.
+        """The residual stream [rows, hidden] from the previous stage. Raises ConnectionError if it
+        has another number of rows.
         """
         assert self.before is not None
         found = self.before.receive(like)
@@ -90,15 +94,19 @@ class Ranks:
 
 @dataclass(frozen=True, slots=True)
 class CarriedRows:
-    """Rows between stages that the caller transports, as bytes or tensors."""
+    """Rows of the residual stream that the caller (Ray) transports between stages, as bytes or
+    tensors.
+    """
 
     inward: queue.Queue[Any] = field(default_factory=queue.Queue)
-    """Bytes, or for tensors the function that `Device.handed` returned."""
+    """Rows from the previous stage, one entry per step: bytes, or for tensors the function that
+    `Device.handed` returned.
+    """
     outward: queue.Queue[Any] = field(default_factory=queue.Queue)
 
     def fetch(self, timeout: float) -> bytes | Tensor:
-        """The next rows for the following stage. TimeoutError if none arrive within `timeout`
-        seconds.
+        """The rows of the oldest step for the next stage. Raises TimeoutError if none are there
+        within `timeout` seconds.
         """
         try:
             found: bytes | Tensor = self.outward.get(timeout=timeout)
@@ -133,8 +141,9 @@ def open_group(
     *,
     symmetric: bool,
 ) -> Group:
-    """Open the group. `widths`: number of logit columns per rank. Between GPUs, this waits for the
-    other ranks. With `symmetric`, small sums use symmetric memory if all ranks support it.
+    """Open the connection to the other ranks of the stage. `widths`: number of logit columns per
+    rank; `patience`: seconds to wait for a rank. Between GPUs, this waits for the other ranks. With
+    `symmetric`, small sums use symmetric memory if all ranks support it.
     """
     from penstock._native import Star
 

@@ -1,4 +1,5 @@
-"""Communicator between two pipeline stages for tensors in Ray's compiled graphs, and its device.
+"""Sends tensors between two pipeline stages in Ray's compiled graphs: the communicator, and the
+device that Ray uses with it.
 
 Ray calls this module through `penstock.executor.ray.edges`; this module does not import Ray. Ray's
 own communicator needs cupy, which is built for a different CUDA version than torch.
@@ -21,14 +22,14 @@ from penstock.backends.torch.ranks.group import LEAST_MESSAGE, StarStore
 from penstock.core import PenstockError
 
 RANKS = 2
-"""Ranks of a pair. The sending rank is 0 and creates NCCL's unique id."""
+"""Number of ranks of a pair. Rank 0 sends, and creates NCCL's unique id; rank 1 receives."""
 
 log = logging.getLogger(__name__)
 
 
 class Accelerator:
-    """The device of this process's rank, used by Ray as its `AcceleratorContext`. `lose` fails the
-    rank with an error.
+    """The device of this process's rank, used by Ray as its `AcceleratorContext`. `lose` ends the
+    rank because of an error.
     """
 
     module_name = "penstock"
@@ -42,7 +43,9 @@ class Accelerator:
         self._module = torch.cuda if self.device.type == "cuda" else torch.cpu
 
     def open_pair(self, wiring: dict[str, Any], rank: int) -> Pair:
-        """Open a pair that sends rows from rank 0 to rank 1, without waiting for the other rank."""
+        """Open this rank's end of a pair that sends rows from rank 0 to rank 1. Does not wait for
+        the other rank.
+        """
         return Pair(open_nccl(wiring, rank), rank, self)
 
     def get_accelerator_devices(self) -> list[Any]:
@@ -55,7 +58,7 @@ class Accelerator:
         return self._module.current_stream()
 
     def new_stream(self) -> AbstractContextManager[Any]:
-        """Context in which launches go to a new stream."""
+        """A context manager in which launches go to a new stream."""
         made = torch.cuda.Stream(self.device) if self.device.type == "cuda" else torch.cpu.Stream()
         found: AbstractContextManager[Any] = self._module.stream(made)
         return found
@@ -83,11 +86,12 @@ def open_nccl(wiring: dict[str, Any], rank: int) -> Any:
 
 
 class Pair:
-    """One end of a one-way connection for tensors, over a torch process group. ConnectionError if
-    the other rank is gone.
+    """One end of a one-way connection for tensors, over a torch process group. Raises
+    ConnectionError if the other rank is gone.
 
-    If the accelerator overlaps, Ray calls `send` and `receive` on separate streams and makes other
-    streams wait for them. Otherwise the host waits until the tensor is sent or received.
+    If the accelerator overlaps transfers with steps, Ray calls `send` and `receive` on separate
+    streams and makes other streams wait for them. Otherwise the host waits until the tensor is sent
+    or received.
     """
 
     def __init__(self, group: Any, rank: int, accelerator: Accelerator) -> None:
@@ -95,8 +99,8 @@ class Pair:
         self._other = 1 - rank
         self._accelerator = accelerator
         self._sending: tuple[Tensor, Any] | None = None
-        """Tensor in flight, and its event. The reference keeps the memory alive until the send is
-        done.
+        """The tensor in flight, and the event that marks the end of its send. The reference keeps
+        the memory alive until the send is done.
         """
         self.send_stream = accelerator.new_stream() if accelerator.overlap else nullcontext()
         self.receive_stream = accelerator.new_stream() if accelerator.overlap else nullcontext()
@@ -117,7 +121,7 @@ class Pair:
         return x
 
     def close(self) -> None:
-        """Close the connection. The other rank may be gone."""
+        """Close the connection. Does not need the other rank, which may be gone."""
         try:
             self._group.abort()
         except RuntimeError as error:

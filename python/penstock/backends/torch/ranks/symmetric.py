@@ -34,32 +34,37 @@ if TYPE_CHECKING:
     from penstock._native import Star
 
 LARGEST = 256 << 10
-"""Maximum bytes of a sum. A rank reads the parts of all others, while a ring moves two parts in
-total. At this size each of eight ranks reads 1.8 MB, 4 us over NVLink at 450 GB/s. The size at
-which NCCL becomes faster has not been measured (benchmarks/gpu compares both).
+"""Maximum bytes of a tensor summed here. Each rank reads the tensors of all others, while in NCCL's
+ring it moves the size of two in total. At this size each of eight ranks reads 1.8 MB, 4 us over
+NVLink at 450 GB/s. The size at which NCCL becomes faster has not been measured (benchmarks/gpu
+compares both).
 """
 MULTIPLE = 16
-"""The kernel moves 16 bytes at a time. Shorter or unaligned tensors are left to NCCL."""
+"""The kernel moves 16 bytes at a time. Tensors that are not a multiple of that, or not aligned to
+it, are left to NCCL.
+"""
 KINDS = (torch.bfloat16, torch.float32)
-"""Types that the kernel supports."""
+"""Element types that the kernel supports."""
 CHECKED = (16, 48, 8 << 10, 10 << 10, 65 << 10, LARGEST)
-"""Sizes in bytes of the sums checked at start-up: one block of the kernel, several, and the
-maximum.
+"""Sizes in bytes of the tensors summed in the start-up check: within one thread block of the
+kernel, in several, and the maximum.
 """
 CHECK_S = 30.0
-"""Time-out in seconds for mapping the memory, and for the sums of the check."""
+"""Seconds after which mapping the memory, or the sums of the start-up check, count as failed."""
 REMEDY = "Start with --disable-custom-all-reduce, which leaves all sums to NCCL"
 
 _KEPT: list[tuple[Tensor, dist.ProcessGroup]] = []
-"""Kept until the process ends. Freeing a buffer waits for its GPU, which may hang; and torch's
-registry does not own a group.
+"""Buffers and groups that are kept until the process ends. Freeing a buffer waits for its GPU,
+which may hang; and torch's registry does not own a group.
 """
 
 log = logging.getLogger(__name__)
 
 
 class SymmetricGroup:
-    """A group with small sums through symmetric memory and everything else through `inner`."""
+    """A rank group that sums small tensors through symmetric memory and does everything else by
+    `inner`.
+    """
 
     def __init__(self, inner: Group, buffer: Tensor, name: str) -> None:
         """`buffer` has LARGEST bytes and is mapped by all ranks of the group `name`."""
@@ -90,7 +95,9 @@ class SymmetricGroup:
 
 
 def is_small(x: Tensor) -> bool:
-    """True if symmetric memory can sum `x`. All ranks agree, as it depends only on the step."""
+    """True if symmetric memory can sum `x`. All ranks of a group get the same answer, as it depends
+    only on the step.
+    """
     return (
         x.dtype in KINDS
         and x.is_contiguous()
@@ -103,9 +110,9 @@ def is_small(x: Tensor) -> bool:
 def with_symmetric(
     inner: Group, star: Star, name: str, rank: int, ranks: int, device: torch.device
 ) -> Group:
-    """`inner`, with small sums through symmetric memory if all ranks support it. Otherwise the log
-    has the reason. All ranks of the group must call this. `name` identifies the group within the
-    process.
+    """`inner`, with small sums through symmetric memory if all ranks support it. Otherwise `inner`
+    alone, and the log has the reason. All ranks of the group must call this. `name` identifies the
+    group within the process.
     """
     made: list[SymmetricGroup] = []
     directory = temporary() if rank == 0 else ""
@@ -132,7 +139,7 @@ def with_symmetric(
 
 
 def together(star: Star, own: Any) -> list[Any]:
-    """All-gather of JSON values, in rank order."""
+    """All-gather: the JSON values `own` of all ranks, in rank order."""
     others = star.gather(json.dumps(own).encode())
     if others is None:
         found: list[Any] = json.loads(star.share(b"") or b"")
@@ -143,8 +150,9 @@ def together(star: Star, own: Any) -> list[Any]:
 
 
 def agreed(star: Star, work: Callable[[], str]) -> str:
-    """Run `work` on all ranks. Returns a failing rank's reason; empty if all succeeded. Ranks that
-    timed out waiting for another rank are named last, because the other rank has the cause.
+    """Run `work` on all ranks; it returns the reason of a failure, or raises. Returns the reason of
+    one rank that failed; empty if all succeeded. A rank that timed out waiting for another one is
+    named last, because the other rank has the cause.
     """
     waited = False
     try:
@@ -174,16 +182,16 @@ def own_facts(device: torch.device) -> dict[str, Any]:
 
 
 def host() -> str:
-    """Identity of the host and the PID namespace. Ranks with the same identity can exchange files
-    and descriptors.
+    """Text that identifies this host and PID namespace. Ranks with the same identity can exchange
+    files and descriptors.
     """
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot} {os.stat('/proc/self/ns/pid').st_ino}"
 
 
 def obstacle(facts: list[dict[str, Any]], rank: int) -> str:
-    """Reason why ranks with these facts cannot use symmetric memory, seen from rank `rank`; else
-    empty.
+    """The reason why ranks with these `own_facts` cannot use symmetric memory, as rank `rank` sees
+    it; empty if they can.
     """
     hosts, gpus = ({fact[what] for fact in facts} for what in ("host", "gpu"))
     if not facts[0]["at"]:
@@ -203,7 +211,7 @@ def obstacle(facts: list[dict[str, Any]], rank: int) -> str:
 
 
 def nvlinks() -> list[list[int]]:
-    """Number of NVLinks between each pair of visible GPUs."""
+    """Matrix with the number of NVLinks between each two visible GPUs."""
     from torch._C._autograd import DeviceType
     from torch._C._distributed_c10d import _detect_dma_connectivity
 
@@ -212,7 +220,9 @@ def nvlinks() -> list[list[int]]:
 
 
 def mapped(directory: str, name: str, rank: int, ranks: int, device: torch.device) -> Tensor:
-    """A buffer on this rank's GPU, mapped by all ranks. They exchange handles in `directory`."""
+    """A buffer of LARGEST bytes on this rank's GPU, mapped by all ranks. They exchange its handles
+    through files in `directory`.
+    """
     from torch._C._distributed_c10d import _register_process_group, _SymmetricMemory
 
     # A file store, accessible to this user only: a TCP store would open a port to others.
@@ -245,9 +255,9 @@ def unregister(name: str) -> None:
 
 
 def difference(group: SymmetricGroup, inner: Group, rank: int, device: torch.device) -> str:
-    """Difference between sums through symmetric memory and through `inner` on any rank; empty if
-    they agree. Integers must match exactly, because their sum is exact in any order. Other values
-    must be bitwise the same as on the first rank.
+    """Check the sums through symmetric memory against those by `inner`, on all ranks. Returns a
+    description of a difference; empty if there is none. Integers must match exactly, because their
+    sum is exact in any order. Other values must be bitwise the same as on the first rank.
     """
     pairs: list[tuple[Tensor, Tensor]] = []
     for kind in KINDS:
@@ -269,7 +279,9 @@ def difference(group: SymmetricGroup, inner: Group, rank: int, device: torch.dev
 
 
 def ended(device: torch.device) -> bool:
-    """False if the launched work does not end within CHECK_S."""
+    """Wait for the work launched so far. Returns False if it does not end within CHECK_S
+    seconds.
+    """
     if device.type != "cuda":
         return True
     event = torch.cuda.Event()

@@ -1,4 +1,5 @@
-"""Structured output: grammar masks for a step's rows, and their application to logits.
+"""Structured output: masks of the tokens that a grammar allows, for the rows of a step, and their
+application to logits.
 
 Native threads (`crates/base/structured-output`) compute a mask after each sampled token, while the
 forward pass of the next step runs. A row whose mask is late is not sampled, so that no other row
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from penstock._native import GrammarMasks, SequenceMasks
 
 MASK_WAIT_S = 0.005
-"""Maximum wait in seconds for late masks once the logits are computed."""
+"""Seconds that a step waits for late masks, counted from the time when its logits are computed."""
 NEVER = -torch.inf
 
 
@@ -37,8 +38,8 @@ class Grammars:
         self._native: GrammarMasks | None = None
 
     def start(self, grammar: bytes, registration: Registration, ends: Sequence[int]) -> Constraint:
-        """Start a sequence's grammar. `ends`: its end tokens. ValueError if the grammar is
-        invalid.
+        """Start a sequence's grammar, after the output in `registration`. `ends`: end tokens of the
+        sequence. Raises ValueError if the grammar is invalid.
         """
         from penstock._native import GrammarMasks
 
@@ -48,8 +49,8 @@ class Grammars:
         return Constraint(self._native.start(grammar, list(ends), output.tolist()))
 
     def take_cost(self) -> tuple[int, float, float]:
-        """Number of masks since the last call, and the seconds of computing them and of waiting for
-        them.
+        """Number of masks computed since the last call, the seconds spent on computing them, and
+        those spent on waiting for them.
         """
         return (0, 0.0, 0.0) if self._native is None else self._native.take_cost()
 
@@ -60,7 +61,9 @@ class Constraint:
 
     masks: SequenceMasks
     undrawn: bool = False
-    """True if the last row was not sampled. A row planned after it then has no input token."""
+    """True if no token was sampled for the sequence's last row. A row that was planned after it
+    then has no input token.
+    """
 
     def accept(self, tokens: list[int]) -> None:
         """Advance the grammar by sampled tokens, and start the computation of the next mask."""
@@ -76,9 +79,11 @@ class MaskedRow:
     """Index among the sampled rows."""
     constraint: Constraint
     drafts: int
-    """Number of drafts between the output and this row."""
+    """Number of draft tokens between the end of the output and this row."""
     ahead: bool
-    """True if the plan has LAST_SAMPLED for the sequence."""
+    """True if the plan has LAST_SAMPLED for the sequence: it was made before the last token was
+    known.
+    """
 
 
 @dataclass(slots=True)
@@ -88,13 +93,15 @@ class RowMasks:
     bits: dict[int, bytes] = field(default_factory=dict)
     """By row: bitmask of the allowed tokens."""
     instead: dict[int, int] = field(default_factory=dict)
-    """By row: LATE_MASK or NO_TOKEN, in place of a sampled token."""
+    """By row: LATE_MASK or NO_TOKEN, which the result has in place of a sampled token."""
     undrawn: dict[int, int] = field(default_factory=dict)
-    """By row: LATE_MASK, regardless of the logits."""
+    """By row: LATE_MASK, even if the row's logits are not finite."""
 
 
 def find_masks(rows: Sequence[MaskedRow], computed: Callable[[], bool]) -> RowMasks:
-    """Wait for the masks, at most MASK_WAIT_S after `computed` returns True (logits are done)."""
+    """Wait for the masks of `rows`, at most until MASK_WAIT_S after `computed` returns True, that
+    is, after the logits are done.
+    """
     found = RowMasks()
     until: float | None = None
     for each in rows:

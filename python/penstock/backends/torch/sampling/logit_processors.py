@@ -21,12 +21,15 @@ from penstock.backends.torch.sampling.grammars import NEVER
 
 NOTHING = array("i")
 ENTRIES = 1 << 20
-"""Maximum number of logits changed at once; bounds the memory of their indices."""
+"""Maximum number of logits that one pass changes. Bounds the memory of their indices on
+the device.
+"""
 
 
 class Rules:
-    """`history` has `prompt_len` prompt tokens, then the output so far, if the rules need them;
-    `accept` appends to it. Token ids of `vocab` and above have no logits and are ignored.
+    """The logit processors of one sequence. `history` has `prompt_len` prompt tokens, then the
+    output so far, if the rules need them; `accept` appends to it. Token ids of `vocab` and above
+    have no logits and are ignored.
     """
 
     def __init__(
@@ -56,11 +59,13 @@ class Rules:
             or self._banned
             or (self._suppressed and self._suppressed_until)
         )
-        """True if logits change at any position."""
+        """True if the rules may change logits at some position."""
         self.seen = array("i")
-        """Distinct tokens of prompt and output, if there is a repetition penalty."""
+        """Distinct tokens of prompt and output; empty without a repetition penalty."""
         self.drawn, self.penalties = array("i"), array("f")
-        """Distinct tokens of the output, and the penalty subtracted from their logits."""
+        """Distinct tokens of the output, and for each the presence and frequency penalty that is
+        subtracted from its logit.
+        """
         self._seen: set[int] = set()
         self._counts: dict[int, int] = {}
         self._places: dict[int, int] = {}
@@ -105,7 +110,9 @@ class Rules:
         return sum(map(len, columns))
 
     def after(self, drafts: Sequence[int]) -> Rules:
-        """These rules with `drafts` appended to the output; self if that makes no difference."""
+        """A copy of these rules with `drafts` appended to the output; `self` if the drafts make no
+        difference.
+        """
         if not drafts or not self.needs_history:
             return self
         own = Rules.__new__(Rules)
@@ -144,19 +151,19 @@ def _known(tokens: Sequence[int], vocab: int) -> array[int]:
 
 @dataclass(slots=True)
 class RuledRow:
-    """A row whose logits change."""
+    """A row of a step whose logits its sequence's rules change."""
 
     row: int
     """Index among the sampled rows."""
     rules: Rules
     position: int
     drafts: Sequence[int]
-    """Tokens between the output and the row."""
+    """Draft tokens between the end of the output and this row."""
 
 
 def _entries(tokens: list[array[int]], values: Sequence[array[float]] = ()) -> list[array[int]]:
-    """Columns of entries in the logits of several rows: the number of entries per row, their
-    tokens, and optionally the bits of one number per token.
+    """Columns that name entries in the logits of several rows: the number of tokens per row, all
+    tokens, and, if given, the bits of one number per token.
     """
     return [array("i", map(len, tokens)), _joined(tokens), _joined(values)]
 
@@ -166,8 +173,9 @@ def _joined(columns: Sequence[array[int] | array[float]]) -> array[int]:
 
 
 def changed(logits: Tensor, ruled: Sequence[RuledRow], first: int) -> Tensor:
-    """Apply the rules to a copy of the logits [rows, vocabulary]; its first row has index `first`.
-    Rules that ban all tokens of a row are ignored, because a token must be sampled.
+    """A copy of the logits [rows, vocabulary] with the rules applied. `first`: index of its first
+    row among the step's sampled rows. Rules that ban all tokens of a row are ignored, because a
+    token must be sampled.
     """
     found = logits.clone()
     for some in _at_once(ruled):
@@ -190,7 +198,7 @@ def _at_once(ruled: Sequence[RuledRow]) -> list[list[RuledRow]]:
 
 
 def _change(logits: Tensor, found: Tensor, ruled: Sequence[RuledRow], first: int) -> None:
-    """Apply the rules to `found`, a copy of `logits`."""
+    """Apply the rules of `ruled` to their rows in `found`, which is a copy of `logits`."""
     each = [one.rules.after(one.drafts) for one in ruled]
     columns: list[Sequence[int]] = [
         array("i", [one.row - first for one in ruled]),
@@ -223,7 +231,9 @@ def _change(logits: Tensor, found: Tensor, ruled: Sequence[RuledRow], first: int
 
 
 def _places(counts: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Row and token indices of entries; None without entries."""
+    """Row and token index of each entry, from the number of entries per row; None without
+    entries.
+    """
     if not len(tokens):
         return None
     index = torch.arange(len(counts), dtype=torch.int32, device=counts.device)
@@ -234,7 +244,9 @@ Places = tuple[Tensor, Tensor] | None
 
 
 def _mask(logits: Tensor, never: Places, allowed: Places, restricted: Tensor) -> None:
-    """Mask all but `allowed` in the rows `restricted`, and mask `never` in all rows."""
+    """Set logits to minus infinity: in the rows `restricted`, of all tokens but `allowed`; in any
+    row, of the tokens `never`.
+    """
     if len(restricted):
         kept = None if allowed is None else logits[allowed]
         logits.index_fill_(0, restricted.long(), NEVER)

@@ -23,14 +23,14 @@ class Pooled:
     """Index in the plan."""
     slot: Slot
     rows: slice
-    """Rows on the device."""
+    """The sequence's rows in the device's batch."""
     ends: bool
     tokens: int
     """Number of tokens of the sequence so far, including this step."""
 
 
 def wanted_vectors(plan: StepPlan, slots: Slots, firsts: Sequence[int]) -> list[Pooled]:
-    """`firsts`: first device row of each sequence."""
+    """The pooled sequences of a plan. `firsts`: each sequence's first row in the device's batch."""
     found = []
     for i, number in enumerate(plan.slots):
         slot, length = slots[number], plan.lengths[i]
@@ -44,8 +44,8 @@ def wanted_vectors(plan: StepPlan, slots: Slots, firsts: Sequence[int]) -> list[
 def vectors(
     wanted: Sequence[Pooled], x: Tensor, final: Callable[[Tensor], Tensor], score: Tensor | None
 ) -> list[Tensor]:
-    """f32 vectors of the sequences that end in this step, in plan order. `x`: the residual stream;
-    `final`: the final norm.
+    """f32 vectors of the sequences that end in this step, in plan order. `x`: the residual stream
+    [rows, hidden]; `final`: the final norm; `score`: the classification head, if there is one.
     """
     made = []
     for each in wanted:
@@ -61,7 +61,9 @@ def vectors(
 
 
 def vector_bytes(wanted: Sequence[Pooled], made: Sequence[Tensor]) -> dict[int, bytes]:
-    """Vectors as bytes by sequence; empty for a vector that is not finite."""
+    """f32 bytes of each ended sequence's vector, by index of the sequence in the plan; empty for a
+    vector that is not finite.
+    """
     ended = (each.sequence for each in wanted if each.ends)
     return {
         sequence: vector.numpy(force=True).tobytes() if torch.isfinite(vector).all() else b""

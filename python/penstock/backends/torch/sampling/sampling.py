@@ -28,31 +28,37 @@ from penstock.core.plan import LAST_SAMPLED, LATE_MASK, NOT_FINITE
 from penstock.core.pooling import Pooling
 
 HEAD_ROWS = 256
-"""Maximum rows per pass of the head; bounds the memory of logits."""
+"""Maximum rows for which the head computes logits at once. Bounds the memory of logits."""
 
 
 @dataclass(slots=True)
 class Draws:
-    """Rows to sample, in plan order; rows of a sequence are adjacent."""
+    """The rows of a step for which tokens are sampled, as columns, in plan order. Rows of a
+    sequence (with drafts it has several) are adjacent.
+    """
 
     rows: Sequence[int] = ()
     slots: Sequence[int] = ()
     positions: Sequence[int] = ()
     """Positions of the sampled tokens in their sequences."""
     sequences: Sequence[int] = ()
-    """Index in the plan."""
+    """Index of each row's sequence in the plan."""
     drafts: Sequence[int] = ()
-    """Draft token at each row's position; -1 after the last draft. Empty without drafts."""
+    """For each row, the draft token that its sampled token has to confirm; -1 in a sequence's last
+    row. Empty if the plan has no drafts.
+    """
     owners: Sequence[Slot] = ()
     """Slot of each row. Empty if all are plain."""
     rules: list[RuledRow] = field(default_factory=list)
     masked: list[MaskedRow] = field(default_factory=list)
     expected: list[tuple[Constraint, list[int]]] = field(default_factory=list)
-    """Drafts of sequences with a grammar."""
+    """Each sequence's grammar and drafts, for sequences that have both."""
     reads_output: bool = False
     """True if sampling needs the results of all previous steps on the host."""
     logprobs: int = -1
-    """Maximum alternatives over the rows; -1 if no row needs log-probabilities."""
+    """Highest number of alternatives that a row needs log-probabilities of; -1 if no row
+    needs any.
+    """
     constrained: bool = False
     """True if a row has a grammar. Known on all ranks, although only the sampling rank has the
     masks.
@@ -68,7 +74,7 @@ class Draws:
 
 @dataclass(slots=True)
 class Scores:
-    """Rows whose prompt tokens are scored."""
+    """Rows for which the log-probability of the next prompt token is requested, as columns."""
 
     rows: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
@@ -77,14 +83,16 @@ class Scores:
 
 
 Scored = tuple[Tensor, Tensor, Tensor, Tensor]
-"""Log-probability [rows], rank [rows], most likely tokens [rows, k], and their log-probabilities
-[rows, k].
+"""For a token per row: its log-probability [rows] and its rank among all tokens [rows]; then the k
+most likely tokens [rows, k] and their log-probabilities [rows, k].
 """
 
 
 @dataclass(slots=True)
 class Found:
-    """Results from the device, on the host once the step is done."""
+    """What the device found in a step. Tensors are in host memory, complete once the step
+    is done.
+    """
 
     tokens: Tensor | None = None
     drawn: Scored | None = None
@@ -93,8 +101,8 @@ class Found:
 
 
 def plain_draws(plan: StepPlan, firsts: Sequence[int]) -> Draws:
-    """Draws of a plan of plain sequences without drafts. `firsts`: first device row of each
-    sequence.
+    """Draws of a plan of plain sequences without drafts. `firsts`: each sequence's first row in the
+    device's batch.
     """
     count = len(plan.slots)
     ends = array("i", map(add, plan.starts, plan.lengths))
@@ -110,7 +118,7 @@ def plain_draws(plan: StepPlan, firsts: Sequence[int]) -> Draws:
 
 
 def wanted_draws(plan: StepPlan, slots: Slots, firsts: Sequence[int]) -> Draws:
-    """Draws of any plan. `firsts`: first device row of each sequence."""
+    """Draws of any plan. `firsts`: each sequence's first row in the device's batch."""
     rows: list[int] = []
     numbers: list[int] = []
     positions: list[int] = []
@@ -150,8 +158,8 @@ def wanted_draws(plan: StepPlan, slots: Slots, firsts: Sequence[int]) -> Draws:
 
 
 def _constrain(draws: Draws, slot: Slot, drafted: list[int], ahead: bool) -> None:
-    """Add the rows of a sequence with a grammar, which are next in `draws`. `ahead`: the host does
-    not have the sequence's first token yet.
+    """Note the masks that a sequence with a grammar needs. Its rows are added to `draws` next.
+    `ahead`: the host does not have the sequence's first token yet.
     """
     draws.constrained |= slot.has_grammar
     if slot.constraint is None:
@@ -192,9 +200,10 @@ def draw(
     device: DeviceSlots,
     masks: RowMasks,
 ) -> Tensor:
-    """Sample tokens [rows] int32 for `part` of the draws, in `slots` at `positions`. NOT_FINITE
-    marks rows whose state is not finite; LATE_MASK and NO_TOKEN come from `masks`. If the rules
-    exclude every token that a grammar mask allows, the rules are ignored.
+    """Sample tokens [rows] int32 from `logits` [rows, vocabulary], for the rows `part` of `draws`,
+    with their `slots` and `positions` on the device. NOT_FINITE marks rows that are not `finite`
+    [rows]; LATE_MASK and NO_TOKEN come from `masks`. If the rules exclude every token that a
+    grammar mask allows, the rules are ignored.
     """
     rules = [each for each in draws.rules if each.row in part]
     allowed = allowed_tokens(masks, part, logits)
@@ -210,7 +219,9 @@ def draw(
 
 
 def note_last(tokens: Tensor, draws: Draws, device: DeviceSlots) -> None:
-    """Store each slot's last sampled token: the one after its accepted drafts."""
+    """Store the last token of each slot on the device: the one sampled after the drafts that were
+    accepted.
+    """
     if not draws.drafts:
         (slots,) = to_device([draws.slots], tokens.device)
         device.last[slots] = tokens
@@ -235,7 +246,9 @@ def note_last(tokens: Tensor, draws: Draws, device: DeviceSlots) -> None:
 
 
 def score(logits: Tensor, tokens: Tensor, alternatives: int) -> Scored:
-    """Log-probabilities of `tokens` [rows] and of the most likely ones."""
+    """Log-probability and rank of `tokens` [rows], and the `alternatives` most likely tokens with
+    their log-probabilities, from `logits` [rows, vocabulary].
+    """
     norm = torch.logsumexp(logits, 1, keepdim=True)
     chosen = logits.gather(1, tokens.clamp(min=0).long().unsqueeze(1))
     ranks = (logits > chosen).sum(1) + 1
@@ -244,8 +257,8 @@ def score(logits: Tensor, tokens: Tensor, alternatives: int) -> Scored:
 
 
 def result_of(plan: StepPlan, draws: Draws, scores: Scores, found: Found) -> StepResult:
-    """The plan's result, from data already on the host. Drafts are accepted up to the first that
-    differs from the sampled token.
+    """The plan's result, from data already on the host. A sequence's drafts are accepted up to the
+    first that differs from the token sampled at its position.
     """
     result = StepResult()
     result.counts.frombytes(bytes(4 * len(plan.slots)))
@@ -266,7 +279,7 @@ def result_of(plan: StepPlan, draws: Draws, scores: Scores, found: Found) -> Ste
 def _take(
     draws: Draws, tokens: array[int], logprobs: list[LogprobRow] | None, result: StepResult
 ) -> None:
-    """Set one token for each sampled sequence."""
+    """Set the result's tokens for a plan without drafts: one for each sampled sequence."""
     result.tokens = tokens
     if len(tokens) == len(result.counts):
         result.counts = array("i", [1]) * len(tokens)

@@ -22,25 +22,29 @@ from penstock.core.pooling import Pooling
 
 @dataclass(slots=True)
 class Slot:
-    """A registered sequence."""
+    """State of a registered sequence on the host."""
 
     rules: Rules
     logprobs: int | None
-    """Number of alternatives per sampled token."""
+    """Number of alternatives whose log-probabilities are returned with each sampled token; None: no
+    log-probabilities.
+    """
     prompt_logprobs: int | None
     pooling: int
     tables: list[array[int]]
     """Block table per KV group; NO_BLOCK outside the window."""
     whole: list[int]
-    """By KV group: index of the first table entry from which all entries have a block."""
+    """By KV group: index of the first entry of the block table from which on all entries have a
+    block.
+    """
     plain: bool
     """True if the sequence only ever needs tokens sampled from unmodified logits."""
     sampled: bool = False
-    """True once a token is sampled, including in steps in flight."""
+    """True once a token of the sequence is sampled, or will be by a step in flight."""
     pooled: int = 0
-    """Number of tokens summed for a mean, including in steps in flight."""
+    """Number of tokens in the sum for mean pooling, including those of steps in flight."""
     total: Tensor | None = None
-    """Sum of these tokens' states, on the device."""
+    """Sum of these tokens' states after the final norm, on the device."""
     params: Mapping[str, Any] = field(default_factory=dict)
     has_grammar: bool = False
     constraint: Constraint | None = None
@@ -49,13 +53,15 @@ class Slot:
 
 @dataclass(slots=True)
 class Updates:
-    """Updates of the device tables for a plan."""
+    """Changes to the tables on the device that a plan makes."""
 
     places: array[int] = field(default_factory=lambda: array("i"))
-    """Flat indices into the block tables of all slots."""
+    """Entries to write, as flat indices into the block tables of all slots; `blocks` has their
+    values.
+    """
     blocks: array[int] = field(default_factory=lambda: array("i"))
     registered: list[tuple[int, Mapping[str, Any]]] = field(default_factory=list)
-    """Slots with their sampling parameters."""
+    """Newly registered slots, with their sampling parameters."""
     plain: bool = True
     """True if all sequences of the plan are plain."""
 
@@ -65,7 +71,9 @@ class Updates:
 
 
 class Slots:
-    """The host's side. `apply` processes plans; a ValueError leaves the plan's slots unusable."""
+    """State of all slots on the host. `apply` processes plans. If it raises ValueError, the plan's
+    slots are unusable until they are registered again.
+    """
 
     def __init__(self, limits: Limits, width: int, grammars: Grammars | None) -> None:
         self._limits = limits
@@ -120,8 +128,8 @@ class Slots:
     def _blocks(
         self, plan: StepPlan, i: int, g: int, slot: Slot, updates: Updates, written: list[int]
     ) -> None:
-        """Update a sequence's block table in a KV group. Adds to `written` the blocks that its rows
-        are written to.
+        """Update a sequence's block table in a KV group. Adds to `written` the blocks to which this
+        step writes. Raises ValueError if a block that the step needs is missing.
         """
         size, table, start = self._limits.block_size, slot.tables[g], plan.starts[i]
         entry, offsets = i * len(self._limits.groups) + g, plan.added_offsets
@@ -157,7 +165,9 @@ class Slots:
         updates.blocks.extend(added)
 
     def _tokens(self, plan: StepPlan, i: int, slot: Slot, first: int) -> None:
-        """Check and update the sequence's progress. `first` is its first token in the plan."""
+        """Check that the step fits the progress of the sequence, and update the progress. `first`
+        is the sequence's first token in the plan.
+        """
         if slot.pooling == Pooling.MEAN and slot.pooled != plan.starts[i]:
             raise ValueError(
                 f"sequence {i}: a mean over {slot.pooled} tokens goes on at {plan.starts[i]}"
@@ -198,13 +208,19 @@ WORDS = (
     ("min_p", torch.float32),
     ("choice", torch.int32),
 )
-"""32-bit sampling parameters, all stored as integers so that one operation writes them."""
+"""Sampling parameters of 32 bits, each with its type. All are stored as integers, so that one
+operation writes them.
+"""
 WRITTEN = 1 << 20
-"""Maximum block table entries written at once; bounds the memory of their indices."""
+"""Maximum number of block table entries that are written at once. Bounds the memory of their
+indices.
+"""
 
 
 class DeviceSlots:
-    """The device's side: block tables, sampling parameters, and last sampled tokens."""
+    """State of all slots on the device: block tables, sampling parameters, and the last sampled
+    token.
+    """
 
     def __init__(self, slots: int, width: int, groups: int, device: torch.device) -> None:
         self._device = device
@@ -217,7 +233,9 @@ class DeviceSlots:
         self.last = torch.zeros(slots, dtype=torch.int32, device=device)
 
     def apply(self, updates: Updates) -> None:
-        """Apply updates with one copy to the device. Must be called in plan order."""
+        """Apply a plan's updates, with one copy to the device. Must be called in the order of the
+        plans.
+        """
         if not updates:
             return
         first = slice(WRITTEN)
@@ -241,12 +259,14 @@ class DeviceSlots:
         return int(self._tables.numel())
 
     def tables(self, slots: Tensor, blocks: int | None) -> Tensor:
-        """Block tables [sequences, KV groups, blocks]; `blocks` None: whole tables."""
+        """Block tables [sequences, KV groups, blocks] of the given slots, with the first `blocks`
+        entries of each; None: whole tables.
+        """
         return self._tables[:, :, :blocks].index_select(0, slots)
 
     @property
     def sampling(self) -> tuple[Tensor, ...]:
-        """Parameter columns by slot, in the layout of `kernels.sample`."""
+        """Sampling parameters as columns by slot, in the order that `kernels.sample` takes."""
         heat, top_k, top_p, min_p, choice = (
             word.view(kind) for word, (_, kind) in zip(self._words, WORDS, strict=True)
         )
@@ -254,7 +274,9 @@ class DeviceSlots:
 
 
 def _registered(updates: Updates) -> list[array[int]]:
-    """Slots, low and high words of their seeds, and the columns of WORDS."""
+    """Columns of the newly registered slots: slot, low and high word of the seed, and the
+    parameters in WORDS.
+    """
     registered = updates.registered
     seeds = [params["seed"] for _, params in registered]
     halves = array("i", struct.pack(f"<{len(seeds)}Q", *seeds))

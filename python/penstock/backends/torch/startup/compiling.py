@@ -40,16 +40,20 @@ from penstock.model.spec import DecoderSpec, WeightRecipes
 
 META = torch.device("meta")
 MOST_THREADS = 16
-"""A model has 15 to 40 kernels, and the slowest to compile takes as long as several others."""
+"""Maximum number of compiling threads. More would not help: a model has 15 to 40 kernels, and the
+slowest takes as long as several others.
+"""
 TRIES = 5
-"""Attempts per kernel."""
+"""Attempts to compile a kernel (see `Launch.compile`)."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Tensor properties that Triton specialises on: type, and 16-byte alignment."""
+    """Stands for a tensor: the properties on which Triton specialises a kernel, which are type and
+    16-byte alignment.
+    """
 
     dtype: torch.dtype
     at: int
@@ -66,12 +70,14 @@ class Launch:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Launches with different keys never share machine code; those with the same key may."""
+        """Key by which launches are grouped: launches with different keys never share machine code,
+        those with the same key may.
+        """
         return (self.kernel.fn, *sorted(self.constants.items()))
 
     def compile(self) -> Any:
-        """Compile, with retries: Python 3.11 counts the depth of syntax trees over all threads, and
-        may raise SystemError if two threads build trees at once.
+        """Compile the kernel for these arguments. Retries on SystemError: Python 3.11 counts the
+        depth of syntax trees over all threads, and may raise it if two threads build trees at once.
         """
         for _ in range(TRIES - 1):
             with suppress(SystemError):
@@ -84,7 +90,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """A rank's warm-up over meta tensors."""
+    """A rank's warm-up over meta tensors (shapes without data), from its specification alone."""
 
     spec: DecoderSpec
     recipes: WeightRecipes
@@ -106,7 +112,9 @@ class Rehearsal:
         warm_up(model, slots, self.limits, captures=captures)
 
     def made(self) -> tuple[Model, DeviceSlots]:
-        """A model with one layer of each kind: equal layers launch the same kernels."""
+        """A model over meta tensors with one layer of each kind (equal layers launch the same
+        kernels), and its slots.
+        """
         spec, recipes, own = self.spec, self.recipes, self.shard.layers
         kinds = {spec.layers[index]: index for index in own}
         some = replace(spec, layers=tuple(kinds))
@@ -126,14 +134,18 @@ class Rehearsal:
 
 
 def _computed(work: Callable[[], Tensor]) -> Callable[[], Tensor]:
-    """Stand-in for a graph capture: its warm-up run alone."""
+    """Stand-in for a graph capture: runs the work once, as a capture does to warm up, and records
+    no graph.
+    """
     result = work()
     return lambda: result
 
 
 @dataclass(frozen=True, slots=True)
 class _Others:
-    """Stub for the other ranks of a stage: correct shapes, no communication."""
+    """Stub for the group of a stage's ranks: returns tensors of the correct shapes, without
+    communication.
+    """
 
     rank: int
 
@@ -151,7 +163,7 @@ class _Others:
 
 
 def recorded(work: Callable[[], None]) -> list[Launch]:
-    """Record the launches of `work` over meta tensors instead of executing them."""
+    """The kernel launches of `work` over meta tensors, which are recorded and not executed."""
     found: list[Launch] = []
     with _recording(found), _without_dynamo():
         work()
@@ -160,8 +172,9 @@ def recorded(work: Callable[[], None]) -> list[Launch]:
 
 @contextmanager
 def _without_dynamo() -> Iterator[None]:
-    """Avoid the import of torch._dynamo (1.2 to 2.4 s). Some operations over meta tensors are
-    Python functions that import it only to call `disable` on themselves.
+    """Inside the block, a stub replaces torch._dynamo, whose import takes 1.2 to 2.4 s. Some
+    operations over meta tensors are Python functions that import it only to call `disable` on
+    themselves.
     """
     name = "torch._dynamo"
     if name in sys.modules:
@@ -194,7 +207,9 @@ def _recording(found: list[Launch]) -> Iterator[None]:
 
 
 def _seen(arg: Any) -> Any:
-    """Replace a meta tensor by its `Address`. Storage is 16-byte aligned; a view may not be."""
+    """The `Address` of a meta tensor; any other argument as it is. Storage is aligned to 16 bytes,
+    but a view may begin anywhere in it.
+    """
     if not isinstance(arg, Tensor):
         return arg
     return Address(arg.dtype, arg.storage_offset() * arg.itemsize % 16)

@@ -1,7 +1,7 @@
 """Measures how much GPU memory is free for KV pools once the largest steps and graphs have run.
 
-torch keeps their memory for later steps, and the driver keeps the memory of kernels and libraries.
-Only graphs captured later are estimated (`memory.py`).
+torch keeps the memory of these steps for later ones, and the driver keeps the memory of kernels and
+libraries. Only graphs captured later are estimated (`memory.py`).
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from penstock.backends.torch.step.device import Device
 
 @dataclass(frozen=True, slots=True)
 class MemoryMeasurement:
-    """Sizes in bytes."""
+    """Memory of a GPU by use, in bytes."""
 
     steps: int
     graphs: int
-    """Including graphs that are captured later."""
+    """Memory of all graphs, including an estimate for those that are captured later."""
     free: int
     largest: list[Callable[[], Tensor]]
-    """Graphs that own the shared memory pool; the references keep them alive."""
+    """Replay functions of the largest graphs, which own the memory pool that all graphs share. The
+    references keep the graphs alive.
+    """
 
     def describe(self, tokens: int) -> str:
         steps, graphs, free = (size >> 20 for size in (self.steps, self.graphs, self.free))
@@ -37,7 +39,8 @@ def measure(
     device: Device, warm_up: Callable[[], None], captures: Captures | None, beside: int
 ) -> MemoryMeasurement:
     """Run the steps of `warm_up`, and capture the largest graph of each kind. `beside`: bytes that
-    all graphs need outside the shared pool. Raises torch.OutOfMemoryError.
+    all graphs need outside the shared pool. Raises torch.OutOfMemoryError if a step or a graph does
+    not fit.
     """
     device.release()
     before = device.kept_memory()

@@ -1,4 +1,4 @@
-"""Memory of a rank other than weights and KV blocks.
+"""Memory that a rank needs besides weights and KV blocks.
 
 On a GPU it is measured: the largest steps and graphs run before the KV pools are sized. This module
 estimates the rest from the tensors that are alive at the same time: graphs captured later, and
@@ -21,35 +21,40 @@ from penstock.core import PenstockError
 from penstock.model.spec import Attention, DecoderSpec, Experts, FeedForward, LatentAttention, Mixer
 
 WIDE = 4
-"""Bytes of f32."""
+"""Bytes per f32 element."""
 MULTIPROCESSORS = 192
-"""Upper bound: the largest GPU, an RTX PRO 6000, has 188."""
+"""Upper bound of a GPU's multiprocessors: the largest GPU, an RTX PRO 6000, has 188."""
 LATENT_HEADS = 64
 """Maximum query heads per program of latent attention."""
 PLACE = 20
-"""Bytes of the weight and indices per (row, expert) pair."""
+"""Bytes per (row, selected expert) pair for its weight and its indices."""
 OFFSETS = 32
-"""Bytes of a row's columns: tokens, positions, places."""
+"""Bytes per row for its input columns: token, position, places in the KV pools."""
 DRAWN = 21
 """Bytes per logit while sampling: the original in f32, masked by a grammar, two copies for the
 rules, the logits before the rules, and a mask.
 """
 ENTRY = 28
-"""Bytes per token in a rule: its index, and its logit before and after."""
+"""Bytes per logit that a rule changes: its index, and its value before and after."""
 MARGIN = 256 << 20
-"""Reserve for later driver allocations: code and stacks of kernels not yet launched."""
+"""Bytes reserved for later allocations of the driver: code and stacks of kernels that have not been
+launched yet.
+"""
 DRIVER_STEP = 2 << 20
-"""Granularity of the driver's allocations."""
+"""Granularity of the driver's allocations in bytes."""
 MOST_OF_DRIVER = 32 << 20
-"""Upper bound of the driver's memory per graph; any excess is attributed to another process."""
+"""Upper bound in bytes of the driver's memory per graph. If the measured value is higher, another
+process has allocated the rest.
+"""
 
 SMALL, LARGE = 1 << 20, 10 << 20
 SMALL_SEGMENT, SEGMENT = 2 << 20, 20 << 20
 
 
 def graph_bytes(pool: int, driver: int, results: Sequence[int]) -> int:
-    """Upper bound in bytes of the remaining graphs, given the sizes of their results. The largest
-    graphs share a pool of `pool` bytes, and each took `driver` bytes of driver memory.
+    """Upper bound of the bytes that the graphs not captured yet will take, from the sizes in bytes
+    of their results. The largest graphs, already captured, share a pool of `pool` bytes, and each
+    took `driver` bytes of driver memory.
 
     All graphs reuse the pool, but their results stay in it and fragment it: the pool counts twice.
     """
@@ -59,10 +64,10 @@ def graph_bytes(pool: int, driver: int, results: Sequence[int]) -> int:
 
 
 def allocated(size: int) -> int:
-    """GPU bytes that a tensor of `size` bytes takes as one of many. torch's caching allocator
-    (PyTorch, c10/cuda/CUDACachingAllocator.cpp) cuts tensors up to 1 MiB from 2 MiB segments and
-    tensors below 10 MiB from 20 MiB segments. A larger tensor gets its own segment, a multiple of 2
-    MiB.
+    """GPU memory in bytes that a tensor of `size` bytes takes if there are many like it. torch's
+    caching allocator (PyTorch, c10/cuda/CUDACachingAllocator.cpp) cuts tensors up to 1 MiB from 2
+    MiB segments and tensors below 10 MiB from 20 MiB segments. A larger tensor gets its own
+    segment, a multiple of 2 MiB.
     """
     size = _multiple(size, 512)
     if size <= SMALL:
@@ -79,8 +84,8 @@ def _multiple(size: int, of: int) -> int:
 def step_bytes(
     spec: DecoderSpec, shard: Shard, tokens: int, dtype: torch.dtype, tables: int = 0
 ) -> int:
-    """Peak bytes of a step of `tokens` tokens: within a layer, or during sampling with all options
-    enabled. `tables`: bytes of the step's block tables.
+    """Peak bytes of activations in a step of `tokens` tokens: within a layer, or during sampling
+    with all options enabled. `tables`: bytes of the step's block tables.
     """
     layer = layer_bytes(spec, shard, tokens, dtype)
     if not shard.has_head:
@@ -94,7 +99,7 @@ def step_bytes(
 
 
 def layer_bytes(spec: DecoderSpec, shard: Shard, tokens: int, dtype: torch.dtype) -> int:
-    """Peak bytes within a layer, for `tokens` rows."""
+    """Peak bytes of activations within a layer, for `tokens` rows."""
     return tokens * _row(spec, shard, dtype) + split_bytes(spec, shard, tokens)
 
 
@@ -104,9 +109,9 @@ def sent_bytes(spec: DecoderSpec, tokens: int, dtype: torch.dtype) -> int:
 
 
 def split_bytes(spec: DecoderSpec, shard: Shard, rows: int) -> int:
-    """Maximum bytes of the partial results of split attention. A row is split further only while
-    half as many programs would not fill the GPU. Latent attention stores a partial result even for
-    one split.
+    """Maximum bytes of the partial results of attention that is split over several programs per
+    row. A row is split further only while half as many programs would not fill the GPU. Latent
+    attention stores a partial result even for one split.
     """
     mixers = (spec.layers[index].mixer for index in shard.layers)
     return max((_parts(mixer, shard, rows) for mixer in mixers), default=0)
@@ -125,19 +130,19 @@ def _parts(mixer: Mixer, shard: Shard, rows: int) -> int:
 
 
 def _row(spec: DecoderSpec, shard: Shard, dtype: torch.dtype) -> int:
-    """Peak bytes per row within a layer."""
+    """Peak bytes of activations per row within a layer."""
     size = int(dtype.itemsize)
     layers = [spec.layers[index] for index in shard.layers]
     mixers = max((_mixer(layer.mixer, shard) for layer in layers), default=0)
     forms = (_feed_forward(layer.feed_forward, shard, spec.hidden, size) for layer in layers)
     inner = max(forms, default=0)
-    # The residual stream and the normalised rows.
+    # 2 * hidden: the residual stream and the normalised rows.
     return size * (2 * spec.hidden + max(mixers, inner)) + OFFSETS
 
 
 def _mixer(mixer: Mixer, shard: Shard) -> int:
-    """Elements per row: projections, a copy of the queries, and the attention outputs of decodes,
-    of prompts and of both combined.
+    """Elements per row within attention: projections, a copy of the queries, and the attention
+    outputs of decodes, of prompts and of both combined.
     """
     heads = len(shard.heads)
     if isinstance(mixer, LatentAttention):
@@ -151,8 +156,9 @@ def _mixer(mixer: Mixer, shard: Shard) -> int:
 
 
 def _feed_forward(form: FeedForward, shard: Shard, hidden: int, size: int) -> int:
-    """Elements per row: gate, up and their product. Experts need gate and up, and the larger of the
-    gathered rows and the product (with biases, gate and up in f32).
+    """Elements per row within a feed-forward: gate, up and their product. A mixture needs them per
+    selected expert: gate and up, and the larger of the gathered rows and the product (with biases,
+    gate and up in f32).
     """
     if not isinstance(form, Experts):
         return 3 * len(shard.mlp[form.intermediate])
@@ -175,7 +181,9 @@ FOR_WEIGHTS = (
 def out_of_memory(
     error: torch.OutOfMemoryError, doing: str, remedy: str = FOR_STEPS
 ) -> PenstockError:
-    """PenstockError with the activity that failed, the missing memory, and the remedy."""
+    """A PenstockError that names what failed (`doing`), the memory that was missing, and the
+    remedy.
+    """
     text = str(error)
     head, found, _ = text.partition(" is free.")
     reason = head + " is free" if found else text.partition(". GPU")[0]

@@ -28,7 +28,7 @@ class RankSpec:
     layouts: tuple[Layout, ...]
     """Layout of a block in each KV group."""
     limits: Limits
-    """Limits of a step, without KV groups: their pools are sized later."""
+    """Limits of a step. The KV groups are still missing, because their pools are sized later."""
 
     @property
     def table_width(self) -> int:
@@ -37,8 +37,8 @@ class RankSpec:
 
     @property
     def has_whole_steps(self) -> bool:
-        """True if steps go from token ids to sampled tokens, without activations sent through the
-        host.
+        """True if this rank computes steps from token ids to sampled tokens, that is, if there are
+        no pipeline stages, which exchange activations through the host.
         """
         return self.shard.embeds and self.shard.has_head
 
@@ -47,7 +47,7 @@ class RankSpec:
 
 
 def rank_spec(config: EngineConfig, model: DecoderSpec, part: str | None) -> RankSpec:
-    """`part`: the rank's shard as JSON; None for the whole model."""
+    """The specification of a rank. `part`: its shard as JSON; None for the whole model."""
     shard = shards.whole(model) if part is None else shards.parse(part, model)
     exact = config.model.dtype == "float32" or config.model.quantization == "none"
     kv_dtype = torch.float32 if config.kv_dtype == "float32" else torch.bfloat16

@@ -1,10 +1,11 @@
 """Choice of the kernels for products with few rows, and of the row count from which quantised
 experts are widened, by measurement at start-up.
 
-A product with few rows is bound by reading its matrix, at a rate that depends on the shape, the
-device and the library's kernel. Each candidate is captured as a graph, like decode steps, over more
-layers than the device's cache holds, and replayed a few times. Ranks of a stage may choose
-differently: each rank has its own columns, and the all-reduce gives all ranks the same sums.
+The time of a product with few rows is the time to read its matrix, at a rate that depends on the
+shape, the device and the library's kernel. Each candidate is captured as a graph, like decode
+steps, over more layers than the device's cache holds, and replayed a few times. Ranks of a stage
+may choose differently: each rank has its own columns, and the all-reduce gives all ranks the same
+sums.
 
 Widening writes all elements of a layer, independent of the number of rows; the bfloat16 product is
 then faster than one on codes. The break-even point depends on the device and the rows per expert.
@@ -46,21 +47,27 @@ if TYPE_CHECKING:
 
 WAYS: tuple[tuple[str, Tiling], ...] = (("narrow", NARROW), ("wide", WIDE))
 READ_BYTES = 256 << 20
-"""Bytes of matrices read per measurement: twice the size of the largest GPU cache."""
+"""Bytes of matrices that a measurement reads, so that the cache cannot hold them: twice the largest
+L2 cache of a GPU.
+"""
 REPLAYS = 3
 GAIN = 0.98
-"""A candidate must take less than this share of torch's time."""
+"""A candidate must take less than this share of torch's time to be chosen."""
 BUDGET_S = 0.2
-"""Time budget in seconds. Products not measured by then use torch."""
+"""Seconds that all measurements may take. Products that are not measured by then use torch."""
 CALLS = 2
-"""Measurements of experts from codes and widened; the shortest counts."""
+"""Number of measurements of each variant of a mixture (from codes, or widened); the shortest
+counts.
+"""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Matrices of one shape, and their name."""
+    """Matrices of one shape in several layers, to be measured together, and their name in
+    the log.
+    """
 
     name: str
     matrices: tuple[Tensor, ...]
@@ -75,12 +82,15 @@ class Contest:
     device: torch.device
     key: tuple[object, ...]
     ways: tuple[tuple[str, Any, Callable[[], Tensor]], ...]
-    """Candidates, torch first: name, value for `FASTER`, and the work to measure."""
+    """Candidate kernels, torch's first. Each has a name, the value for `FASTER`, and the work to
+    measure.
+    """
 
 
 def tune(model: Model) -> None:
-    """Measure the candidates, single-row products first. On meta tensors or the CPU device, each is
-    launched once and none is chosen.
+    """Measure the candidates for each product and choose the fastest, beginning with products of a
+    single row. On meta tensors or the CPU device, each candidate is launched once and none is
+    chosen.
     """
     began, open_ = time.perf_counter(), list(contests(model))
     if not open_:
@@ -105,7 +115,9 @@ def tune(model: Model) -> None:
 
 
 def fastest(contest: Contest) -> tuple[str, Any]:
-    """Name and value of the fastest candidate. Kernels that fail on this device are skipped."""
+    """Name of the fastest candidate, and its value for `FASTER`. Kernels that fail on this device
+    are skipped.
+    """
     (name, way, work), *others = contest.ways
     best = GAIN * seconds_of(work)
     for other in others:
@@ -123,7 +135,7 @@ def fastest(contest: Contest) -> tuple[str, Any]:
 
 
 def seconds_of(work: Callable[[], Tensor]) -> float:
-    """Seconds of the fastest of several replays."""
+    """Seconds that `work` takes as a CUDA graph, in the fastest of several replays."""
     replay = capture_cuda(work)
     events = [torch.cuda.Event(enable_timing=True) for _ in range(REPLAYS + 1)]
     events[0].record()
@@ -192,7 +204,7 @@ def _of_mixtures(alike: Sequence[MixtureWeights], x: Tensor, key: tuple[object, 
 
 
 def _shapes(model: Model) -> Iterator[Shape]:
-    """Matrices of the layers and the head, grouped by shape."""
+    """Matrices of the layers and the head of at least LEAST_BYTES, grouped by shape."""
     found: dict[tuple[object, ...], list[tuple[str, Tensor, Tensor | None, Activation | None]]] = {}
     for each in _matrices(model):
         _, weight, bias, activation = each
@@ -207,7 +219,9 @@ def _shapes(model: Model) -> Iterator[Shape]:
 
 
 def _enough(size: int) -> int:
-    """Number of matrices of `size` bytes that exceed the device's cache."""
+    """Number of matrices of `size` bytes that have READ_BYTES together, so that they exceed the
+    device's cache.
+    """
     return math.ceil(READ_BYTES / size)
 
 
@@ -245,7 +259,8 @@ def _mixtures(model: Model) -> Iterator[list[MixtureWeights]]:
             shapes = (form.router.shape, form.inner.codes.shape, form.down.codes.shape)
             found.setdefault((*shapes, form.inner.form, form.chosen, form.rule), []).append(form)
     for alike in found.values():
-        # For one row; with several rows, the cache holds a smaller share.
+        # Bytes that one row reads. With several rows, which select more experts, the cache holds a
+        # smaller share.
         read = alike[0].chosen * (alike[0].inner.codes[0].nbytes + alike[0].down.codes[0].nbytes)
         if read >= LEAST_BYTES:
             yield alike[: _enough(read)]
@@ -268,8 +283,9 @@ def tune_widening(model: Model, most: int) -> None:
 
 
 def _least_rows(weights: MixtureWeights, scratch: Tensor, most: int) -> int | None:
-    """Measure steps of `most` rows, then half as many, and so on, until widening is no faster. All
-    steps with the same number of rows use the same variant, so results are reproducible.
+    """The lowest row count at which widening is faster; None if it never is. Measures steps of
+    `most` rows, then half as many, and so on, until widening is no faster. All steps with the same
+    number of rows use the same variant, so results are reproducible.
     """
     least = None
     for rows in _filling_rows(weights, most):
@@ -285,8 +301,8 @@ def _least_rows(weights: MixtureWeights, scratch: Tensor, most: int) -> int | No
 
 
 def _filling_rows(weights: MixtureWeights, most: int) -> list[int]:
-    """Row counts at which the average expert fills the widest tile. Below that, reading the codes
-    dominates, not the products.
+    """Row counts to measure, from `most` downwards by halves, at which the average expert fills the
+    widest tile. Below that, reading the codes dominates, not the products.
     """
     halves = [most >> power for power in range(most.bit_length())]
     count = len(weights.own)
@@ -294,7 +310,9 @@ def _filling_rows(weights: MixtureWeights, most: int) -> list[int]:
 
 
 def _milliseconds(weights: MixtureWeights, rows: int, scratch: Tensor | None) -> float | None:
-    """Time on a GPU. None on other devices, where launches are only recorded or tested."""
+    """Milliseconds of an experts' step on a GPU, the shortest of CALLS. None on other devices,
+    where launches are only recorded or tested.
+    """
     _experts_step(weights, rows, scratch)
     if not weights.router.is_cuda:
         return None
@@ -310,7 +328,7 @@ def _milliseconds(weights: MixtureWeights, rows: int, scratch: Tensor | None) ->
 
 
 def _experts_step(weights: MixtureWeights, rows: int, scratch: Tensor | None) -> Tensor:
-    """A step of `rows` rows, spread evenly over the experts of all ranks."""
+    """The experts' output for `rows` random rows, spread evenly over the experts of all ranks."""
     inner, device = weights.inner, weights.inner.codes.device
     routed = len(weights.router) - weights.shared_gate
     places = torch.arange(rows * weights.chosen, dtype=torch.int32, device=device)

@@ -34,9 +34,9 @@ from penstock.core.request import MAX_LOGPROBS
 from penstock.model.spec import Attention
 
 LARGEST_TILE = 128
-"""Maximum rows of an attention tile."""
+"""Maximum rows of a tile in the prefill attention kernels."""
 OTHERS = 8
-"""Tokens in rules, in addition to the tokens seen."""
+"""Tokens per row in other rules than the repetition penalty, at most."""
 
 
 def warm_up(
@@ -87,8 +87,8 @@ def step(
     *,
     draws: bool = False,
 ) -> None:
-    """`blocks`: block table entries to read; None: as many as the rows need. `draws`: also sample
-    and pool.
+    """Run one step of new sequences with `parts[i]` rows each. `blocks`: block table entries to
+    read; None: as many as the rows need. `draws`: also sample and pool.
     """
     plan = StepPlan(
         0,
@@ -103,7 +103,7 @@ def step(
     tables = slots.tables(inputs.slots, blocks or inputs.blocks)
     x = alone.forward(planned(flash, inputs, plan, order, tables), tables, slots.last)
     if draws and model.shard.has_head:
-        # Memory of a mean-pooling request.
+        # The memory that a request with mean pooling needs.
         alone.final(x).double().sum(0)
         _draw(alone, slots, x[:HEAD_ROWS])
     if parts == [1] and model.shard.has_head:
@@ -112,8 +112,8 @@ def step(
 
 
 def _draw(model: Model, slots: DeviceSlots, x: Tensor) -> None:
-    """Sample a token for each row with all options at once: a grammar, log-probabilities, and rules
-    in all rows but one, which takes more memory than rules in all rows.
+    """Sample a token for each row with all options at once: a grammar, log-probabilities, and logit
+    processors in all rows but one, which takes more memory than in all rows.
     """
     logits = model.logits(x)
     if logits is None:
@@ -130,8 +130,8 @@ def _draw(model: Model, slots: DeviceSlots, x: Tensor) -> None:
 
 
 def _rules(vocab: int) -> Rules:
-    """Rules of all kinds, with the maximum number of tokens for which the rules of all rows are
-    still applied in one pass.
+    """Logit processors of all kinds, with the maximum number of tokens with which those of
+    HEAD_ROWS rows are still applied in one pass.
     """
     seen = range(min(vocab, ENTRIES // HEAD_ROWS - OTHERS))
     params = {
@@ -148,14 +148,17 @@ def _rules(vocab: int) -> Rules:
 
 
 def _write_tables(slots: DeviceSlots) -> None:
-    """Write as many entries as a step of new sequences with long prefixes can."""
+    """Write as many block table entries at once as a step of new sequences with long
+    prefixes can.
+    """
     zeros = array("i", bytes(4 * min(slots.entries, WRITTEN)))
     slots.apply(Updates(places=zeros, blocks=zeros))
 
 
 def _prompts(model: Model, limits: Limits) -> list[int]:
-    """Prompt lengths that cover every tile size: of attention up to LARGEST_TILE rows, and of
-    experts up to the largest step, because the rows are divided among the experts.
+    """Prompt lengths (powers of two) that cover every tile size of the kernels: of attention up to
+    LARGEST_TILE rows, and of a mixture up to the largest step, because its rows are divided among
+    the experts.
     """
     mixture = any(isinstance(each.feed_forward, MixtureWeights) for each in model.weights.layers)
     most = min(limits.tokens, limits.max_position)
@@ -164,9 +167,9 @@ def _prompts(model: Model, limits: Limits) -> list[int]:
 
 
 def largest(model: Model, slots: DeviceSlots, limits: Limits) -> list[list[int]]:
-    """Rows per sequence in the steps with peak memory: the step with the most sequences and all
-    remaining rows in one or several of them; and the number of single rows with the most attention
-    splits in total.
+    """The steps with peak memory, each as its sequences' numbers of rows. The first has the most
+    sequences, with all remaining rows in one or several of them. The others have the number of
+    one-row sequences that gives the most attention splits in total.
     """
     decodes = min(limits.slots - 1, limits.tokens // 2)
     whole, rest = divmod(limits.tokens - decodes, limits.max_position)
@@ -183,8 +186,9 @@ def largest(model: Model, slots: DeviceSlots, limits: Limits) -> list[list[int]]
 
 
 def _programs(model: Model) -> Sequence[int]:
-    """Minimum number of programs for a row without splits. Ranks of a stage must sum the same rows
-    but may have different numbers of KV heads, so each rank covers all possible numbers.
+    """Numbers of programs that decode attention may use for a row without splits (one per KV head
+    in grouped-query attention). Ranks of a stage must sum the same rows but may have different
+    numbers of KV heads, so each rank covers all possible numbers.
     """
     mixers = [layer.mixer for layer in model.weights.layers]
     if model.shard.ranks == 1:
@@ -200,7 +204,9 @@ def _kv_heads(mixer: MixerWeights) -> int:
 
 
 def _without_stages(model: Model, rows: int) -> Model:
-    """The model as the only stage: other stages may not have allocated yet."""
+    """The model without connections to other stages, which may not have allocated yet: it receives
+    zeros and sends nothing.
+    """
     ranks = model.ranks
     before = None if ranks.before is None else Zeroes(rows)
     return replace(model, ranks=replace(ranks, before=before, after=None))

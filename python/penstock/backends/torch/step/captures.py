@@ -1,6 +1,7 @@
-"""Capture of CUDA graphs. If all kernels were compiled ahead, graphs are captured after start-up:
-one per idle pause of the engine, smallest first, or before a step that needs an uncaptured graph
-for the second time. Otherwise all are captured before the rank is ready (`backend.py`).
+"""When CUDA graphs are captured, and how. If all kernels were compiled ahead, graphs are captured
+after start-up: one per idle pause of the engine, smallest first, or before a step that needs an
+uncaptured graph for the second time. Otherwise all are captured before the rank is ready
+(`backend.py`).
 
 Until its capture, the work of a graph is launched kernel by kernel, with the same padding rows and
 the same memory, so a step is bitwise the same before and after. `measuring.py` reserves the memory
@@ -24,7 +25,7 @@ from torch import Tensor
 from penstock.backends.torch.layers.model import Model
 
 Key = tuple[int, bool]
-"""Number of rows of a graph, and whether it samples tokens."""
+"""Identifies a graph among those of its kind: its number of rows, and whether it samples tokens."""
 
 log = logging.getLogger(__name__)
 
@@ -40,13 +41,13 @@ class Capture(Protocol):
 class Graph:
     rows: int
     work: Callable[[], Tensor]
-    """The recorded function. It references all input tensors of the graph."""
+    """The function that the graph records. It references all input tensors of the graph."""
     clear: Callable[[], None]
-    """Turns all rows of `work` into padding. A capture also runs the work, and must not store a
-    token of a sequence or write to its blocks.
+    """Turns all rows of `work` into padding. Called before a capture, which also runs the work and
+    must not store a token of a sequence or write to its blocks.
     """
     replay: Callable[[], Tensor] | None = None
-    """None before the capture."""
+    """Replays the captured graph; None before the capture."""
     used: bool = False
 
     def run(self) -> Tensor:
@@ -58,18 +59,18 @@ class Graphs(Protocol):
     """Graphs of one kind of step."""
 
     def sizes(self) -> Iterator[tuple[int, Key]]:
-        """Priority and key of all graphs that steps may need; lower priorities are captured
-        first.
+        """Priority and key of each graph that steps may need; graphs with lower numbers are
+        captured first.
         """
 
     def graph(self, key: Key) -> Graph:
         """The graph of a key, created on first use."""
 
     def largest(self) -> Graph:
-        """The graph with the highest memory use."""
+        """The graph that uses the most memory, created on first use."""
 
     def results(self) -> list[int]:
-        """Size in bytes of each graph's result."""
+        """Size in bytes of the result of each graph of `sizes`."""
 
     def forget(self) -> None:
         """Drop all graphs; see `Captures.forget`."""
@@ -102,7 +103,7 @@ class Captures:
             self.capture_next()
 
     def capture_next(self) -> None:
-        """Capture the next graph, if any is left."""
+        """Capture the next graph that is not captured yet, if any is left."""
         while self._left:
             _, key, kind = self._left.popleft()
             if self._captured(kind.graph(key)):
@@ -115,11 +116,11 @@ class Captures:
                 return
 
     def largest(self) -> list[Graph]:
-        """The graph of each kind with the highest memory use."""
+        """For each kind, the graph that uses the most memory."""
         return [kind.largest() for kind in self._kinds]
 
     def results(self) -> list[int]:
-        """Size in bytes of each graph's result."""
+        """Size in bytes of the result of each graph, over all kinds."""
         return [size for kind in self._kinds for size in kind.results()]
 
     def replay(self, graph: Graph) -> Callable[[], Tensor]:
@@ -136,7 +137,7 @@ class Captures:
             kind.forget()
 
     def _captured(self, graph: Graph) -> bool:
-        """Capture the graph. False if it is captured already."""
+        """Capture the graph. Returns False if it is captured already."""
         if graph.replay is not None:
             return False
         began = time.perf_counter()
@@ -152,9 +153,9 @@ class Captures:
 def recorded(
     capture: Capture, model: Model, work: Callable[[], Tensor], rows: int
 ) -> Callable[[], Tensor]:
-    """Capture `work`, a step of `rows` rows. Returns the replay, or `work` itself if memory runs
-    out. In a tensor-parallel group, running out of memory raises: the other ranks would wait in
-    all-reduces that this rank skipped.
+    """Capture `work`, a step of `rows` rows. Returns the replay function, or `work` itself if
+    memory runs out. In a tensor-parallel group, running out of memory raises: the other ranks would
+    wait in all-reduces that this rank skipped.
     """
     try:
         return capture(work)
@@ -183,8 +184,8 @@ def capture_cuda(
     work: Callable[[], Tensor], pool: tuple[int, int] | None = None
 ) -> Callable[[], Tensor]:
     """Capture a CUDA graph on the current stream, after one run that compiles the kernels. Its
-    tensors are in `pool`, which all graphs of a stream share and overwrite: read the results of a
-    graph before the next replay. None: a private pool.
+    tensors are in the memory pool `pool`, which all graphs of a stream share and overwrite, so a
+    graph's results must be read before the next replay. None: a private pool.
 
     `torch.cuda.graph` is not used: it would empty torch's memory cache at each capture.
     """

@@ -1,4 +1,4 @@
-"""The compute device of a rank: an in-order stream of work, and memory."""
+"""The compute device of a rank: it executes work in order, and has memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.config.machine import available_memory
 from penstock.core import PenstockError
 
 CLOSE_S = 10.0
-"""Time-out in seconds for steps in flight at shutdown."""
+"""Seconds that `close` waits for steps in flight."""
 OLD_DRIVER = "580"
 """First driver version for CUDA 13, with which PyPI's torch is built."""
 LEAST_CAPABILITY = (8, 0)
@@ -31,17 +31,21 @@ log = logging.getLogger(__name__)
 
 
 class Done(Protocol):
-    """Work in flight."""
+    """Work that a device has started."""
 
     seconds: float
     """Run time of the work, set once it is done."""
 
     def result(self, timeout: float | None = None) -> None:
-        """Wait for the work. TimeoutError after `timeout` seconds, or the work's error."""
+        """Wait for the work. Raises TimeoutError after `timeout` seconds, or the error of
+        the work.
+        """
 
 
 class Device(Protocol):
-    """Work runs in the order of `start`. Only work may access the device's tensors."""
+    """A device that runs work (functions that launch operations) in the order of `start`. Only work
+    may access the device's tensors.
+    """
 
     torch: torch.device
     name: str
@@ -50,22 +54,24 @@ class Device(Protocol):
         """Start work. Copies made by `to_host` are complete once the work is done."""
 
     def to_host(self, tensor: Tensor) -> Tensor:
-        """Copy a tensor to the host. Called from work."""
+        """Start to copy a tensor to the host. Called from within work."""
 
     def handed(self, tensor: Tensor) -> Callable[[], Tensor]:
-        """Hand a tensor over from the caller's stream. Work calls the returned function to get
-        it.
+        """Hand a tensor over from the caller's stream to the device's. Work calls the returned
+        function to get the tensor.
         """
 
     def mark(self) -> Callable[[], bool]:
-        """Returns a query: True once everything launched so far is done. Called from work."""
+        """Returns a function that returns True once everything launched so far is done. Called from
+        within work.
+        """
 
     @property
     def copies(self) -> Copies | None:
         """Asynchronous copies to and from the host; None if the device uses host memory."""
 
     def free_memory(self) -> int:
-        """Bytes free for allocation, excluding torch's memory cache."""
+        """Bytes that the device has free, without those in torch's memory cache."""
 
     def kept_memory(self) -> int:
         """Bytes reserved by torch's allocator, used or cached."""
@@ -169,7 +175,9 @@ class Cuda:
         self._label = label(self.torch)
         self._stream = torch.cuda.Stream(self.torch)
         self._lock = threading.Lock()
-        """Serialises launches, so that none is recorded into another graph's capture."""
+        """Held while work launches, so that no launch is recorded into the graph that other work
+        captures.
+        """
 
     def start(self, work: Callable[[], None]) -> Done:
         began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -225,7 +233,9 @@ class Cuda:
         return partial(capture_cuda, pool=torch.cuda.graph_pool_handle())
 
     def close(self) -> None:
-        """Wait for launched work, at most CLOSE_S: a hung or lost GPU must not block shutdown."""
+        """Wait for launched work, at most CLOSE_S seconds: a hung or lost GPU must not block the
+        shutdown.
+        """
         try:
             if not wait_for(self._stream.query, CLOSE_S):
                 log.error("%s has not ended its work after %.0f s", self._label, CLOSE_S)
@@ -250,7 +260,9 @@ class _Recorded:
 
 
 def check_driver() -> None:
-    """PenstockError if there is no GPU, with the reason: no driver, an old one, or none visible."""
+    """Raise PenstockError if torch finds no GPU, with the reason: no driver, an old driver, or no
+    visible GPU.
+    """
     if torch.cuda.is_available():
         return
     built = torch.version.cuda
@@ -269,7 +281,7 @@ def check_driver() -> None:
 
 
 def check_capability(device: torch.device) -> None:
-    """PenstockError if the kernels do not support the GPU."""
+    """Raise PenstockError if the kernels do not support the GPU's compute capability."""
     found = torch.cuda.get_device_capability(device)
     if found < LEAST_CAPABILITY:
         own, least = (".".join(map(str, each)) for each in (found, LEAST_CAPABILITY))

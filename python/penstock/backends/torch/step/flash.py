@@ -26,20 +26,20 @@ from penstock.core import PenstockError, StepPlan
 from penstock.model.spec import Attention, DecoderSpec
 
 LEAST = (0, 7)
-"""Minimum version. Earlier versions have a different signature."""
+"""Minimum version of FlashInfer. Earlier ones have a different signature."""
 COMMAND = "pip install 'flashinfer-python>=0.7'"
 WORKSPACE = 384 << 20
 """Bytes for partial results of split attention. All steps share them, because they run one after
 another.
 """
 INTEGERS = (8 << 20) + (1 << 17)
-"""Bytes that each wrapper allocates internally."""
+"""Bytes that each FlashInfer wrapper allocates internally."""
 HEAD_DIMS = (64, 128, 256)
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Attention parameters of layers that share one plan."""
+    """Attention parameters, equal in all layers that share one FlashInfer plan."""
 
     kv_group: int
     heads: int
@@ -65,7 +65,9 @@ def kinds_of(weights: Weights) -> tuple[Kind, ...]:
 
 
 def refusal(spec: DecoderSpec, dtype: torch.dtype, kv_dtype: torch.dtype) -> str:
-    """The feature of the model that FlashInfer does not support here; empty if it supports all."""
+    """The first feature of the model that FlashInfer does not support here, worded for an error;
+    empty if it supports the model.
+    """
     if dtype != torch.bfloat16 or kv_dtype != torch.bfloat16:
         return "float32: weights and KV cache have to be bfloat16"
     for index, layer in enumerate(spec.layers):
@@ -82,7 +84,9 @@ def refusal(spec: DecoderSpec, dtype: torch.dtype, kv_dtype: torch.dtype) -> str
 
 
 def check_flash(spec: DecoderSpec, dtype: torch.dtype, kv_dtype: torch.dtype) -> None:
-    """PenstockError, before the load, if FlashInfer is missing, too old, or unfit for the model."""
+    """Raise PenstockError, before the weights are loaded, if FlashInfer is missing, too old, or
+    does not support the model.
+    """
     reason = refusal(spec, dtype, kv_dtype)
     if reason:
         raise PenstockError(
@@ -94,7 +98,7 @@ def check_flash(spec: DecoderSpec, dtype: torch.dtype, kv_dtype: torch.dtype) ->
 
 @cache
 def module() -> Any:
-    """The FlashInfer package, version LEAST or later."""
+    """The FlashInfer package. Raises PenstockError if it is missing or older than LEAST."""
     try:
         found = importlib.import_module("flashinfer")
     except ImportError as error:
@@ -120,7 +124,7 @@ class Wrapper(Protocol):
 
 
 class FlashInfer:
-    """Attention plans for all steps of a rank."""
+    """Plans FlashInfer's attention for all steps of a rank."""
 
     def __init__(
         self, kinds: Sequence[Kind], block_size: int, dtype: torch.dtype, device: torch.device
@@ -145,15 +149,17 @@ class FlashInfer:
         return self._eager
 
     def of_graph(self, rows: int, tables: Sequence[Tensor]) -> Planned:
-        """Attention of the graphs with `rows` sequences of one row, planned before each replay.
-        `tables` have the maximum width of any step.
+        """Attention of the graphs of `rows` sequences with one row each; the caller plans it before
+        each replay. `tables` have the maximum width of any step.
         """
         if rows not in self._of_graphs:
             self._of_graphs[rows] = self._planned(rows, tables)
         return self._of_graphs[rows]
 
     def graph_bytes(self, sizes: Sequence[int], width: int) -> int:
-        """Memory of the wrappers of graphs with `sizes` rows and tables of `width` blocks."""
+        """Bytes that the wrappers of decode graphs take, one for each number of rows in `sizes`,
+        with block tables of `width` entries.
+        """
         columns = sum(4 * (rows * (width + 3) + 2) for rows in sizes)
         return len(self._kinds) * (INTEGERS * len(sizes) + columns)
 
@@ -197,7 +203,7 @@ def _staying(rows: int, table: Tensor) -> dict[str, Any]:
 
 
 class Planned:
-    """The attention of a step: a wrapper for each kind of layer."""
+    """FlashInfer's attention for a step: one wrapper for each kind of layer."""
 
     def __init__(self, wrappers: dict[Kind, Wrapper], block_size: int, dtype: torch.dtype) -> None:
         self._wrappers = wrappers
@@ -207,7 +213,9 @@ class Planned:
         """Waits until the GPU has copied the previous plan from pinned memory."""
 
     def plan(self, starts: Sequence[int], counts: Sequence[int], tables: Sequence[Tensor]) -> None:
-        """Plan all kinds of layers. Padding (a sequence without rows) gets one row, one token."""
+        """Plan the step for all kinds of layers. Padding (a sequence with 0 rows) is planned as one
+        row that attends to one token.
+        """
         if self._copied is not None:
             self._copied()
         starts = [start if count else 0 for start, count in zip(starts, counts, strict=True)]
@@ -262,7 +270,9 @@ class Planned:
 def _blocks(
     table: Tensor, firsts: Sequence[int], pages: Sequence[int], pages_at: Sequence[int]
 ) -> Tensor:
-    """Visible blocks of all sequences, concatenated on the device without a sync."""
+    """Blocks that the rows of each sequence attend to, concatenated over the sequences, on the
+    device and without waiting for it.
+    """
     columns = [array("i", each) for each in (firsts, pages, pages_at[:-1])]
     first, count, begin = to_device(columns, table.device)
     sequences = torch.arange(len(firsts), device=table.device)

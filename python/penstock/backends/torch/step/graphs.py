@@ -1,5 +1,5 @@
-"""CUDA graphs of decode steps, one per batch size. `captures.py` decides when to capture;
-`prompt_graphs.py` has the graphs of steps with prompts.
+"""CUDA graphs of decode steps, for each batch size one that samples tokens and one that does not.
+`captures.py` decides when to capture; `prompt_graphs.py` has the graphs of steps with prompts.
 
 All inputs of a graph are in persistent memory: the columns of its rows, and the tables by slot
 (block tables, sampling parameters, last sampled tokens). If a step needs nothing but tokens, its
@@ -27,13 +27,17 @@ from penstock.core import StepPlan
 from penstock.core.plan import NOT_FINITE
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
-"""Batch sizes of the graphs. Padding is cheap, because decode is bound by reading the weights."""
+"""Batch sizes (numbers of sequences) of the graphs. Padding is cheap, because decode is bound by
+reading the weights.
+"""
 RARE = 1 << 20
-"""Added to the capture priority of graphs without sampling, which few steps need."""
+"""Added to the priority number of graphs without sampling, which few steps need, so that they are
+captured last.
+"""
 
 
 def sizes_up_to(most: int, sizes: Sequence[int]) -> tuple[int, ...]:
-    """All sizes below `most`, and the next larger one."""
+    """The entries of `sizes` (ascending) that are below `most`, and the next one."""
     smaller = sum(size < most for size in sizes)
     return tuple(sizes[: smaller + 1])
 
@@ -46,7 +50,7 @@ class DecodeGraphs:
         self._sizes = sizes_up_to(slots.padding, BUCKETS)
         self._graphs: dict[Key, Graph] = {}
         self._columns: dict[Key, Tensor] = {}
-        """[4, rows] int32: tokens, slots, positions and lengths."""
+        """Inputs of each graph, [4, rows] int32: tokens, slots, positions and lengths."""
 
     def takes(self, plan: StepPlan) -> bool:
         """True if each sequence of the plan has one row, and the batch fits into the largest
@@ -131,7 +135,7 @@ class DecodeGraphs:
             x = self._model.forward(inputs, tables, self._slots.last)
             if not draws:
                 return x
-            # The length is the position of the next token.
+            # The length, this step included, is the position of the token to sample.
             return draw_all(self._model, self._slots, x, inputs.slots, inputs.lengths)
 
         return Graph(rows, work, clear)
@@ -158,8 +162,9 @@ def decode_inputs(columns: Tensor, offsets: Tensor) -> Inputs:
 def draw_all(
     model: Model, device: DeviceSlots, x: Tensor, slots: Tensor, positions: Tensor
 ) -> Tensor:
-    """Sample a token per row, using only its slot's parameters, for `positions`. The tokens stay on
-    the device, and are stored as each slot's last token.
+    """Sample a token [rows] int32 for each row of the residual stream `x`, with the parameters of
+    its slot alone; `positions` are those of the tokens. The tokens stay on the device, and are
+    stored as each slot's last token.
     """
     logits, drawn = model.raw_logits(x), torch.empty_like(slots)
     if logits is not None:

@@ -26,8 +26,8 @@ from penstock.backends.torch.step.step import Step
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Computes the outputs that a plan requests, in work of `device`. `slots` stores the last
-    tokens.
+    """Computes the outputs that a plan requests, within work of `device`. The last token of each
+    slot is stored in `slots`.
     """
 
     device: Device
@@ -43,8 +43,8 @@ class Outputs:
             step.found.vectors = [self.device.to_host(vector) for vector in made]
 
     def _masks(self, step: Step) -> RowMasks:
-        """Grammar masks of the rows. The device computes the step while earlier results are
-        processed.
+        """Grammar masks of the step's rows. While the device computes the step, the results of
+        earlier steps are processed, on which the masks depend.
         """
         if not (step.draws.masked or step.draws.reads_output):
             return RowMasks()
@@ -74,7 +74,7 @@ class Outputs:
         self, draws: Draws, part: range, x: Tensor, masks: RowMasks, *, whole: bool
     ) -> tuple[Tensor, Scored | None]:
         """Sampled tokens of the rows `part`, and their log-probabilities if requested. `whole`:
-        `part` covers all rows of `x`.
+        `part` is all rows of `x`, in order.
         """
         own = slice(part.start, part.stop)
         columns = [draws.rows[own], draws.slots[own], draws.positions[own]]

@@ -1,9 +1,10 @@
 """CUDA graphs of steps with prompts, one per step size in tokens (`captures.py`).
 
-A step of 128 tokens computes for a few milliseconds, less than its hundreds of launches take. All
-kernels read rows, tables and lengths from device memory, which one copy fills for each step. Grids
-are sized for the maximum, and programs without work exit at once. So a graph takes any mixture of
-decodes and prompt chunks. Larger steps hide their launches, and padding would slow them down.
+A step of 128 tokens computes for a few milliseconds, which is less than its hundreds of kernel
+launches take. All kernels read rows, tables and lengths from device memory, which one copy fills
+for each step. Grids are sized for the maximum, and programs without work exit at once. So a graph
+takes any mixture of decodes and prompt chunks. Steps larger than the largest graph have none: they
+compute for longer than their launches take, and padding would slow them down.
 
 A graph ends before the head, in memory that all graphs write to. The few rows to sample are read
 from there by separate graphs, one per number of rows.
@@ -28,8 +29,8 @@ from penstock.backends.torch.step.graphs import BUCKETS, draw_all, sizes_up_to
 from penstock.core import StepPlan
 
 TOKENS = (16, 32, 64, 128, 192, 256, 384, 512, 640, 768, 1024)
-"""Sizes of the graphs in tokens. Padding costs little in the small ones, which are bound by reading
-the weights; above 384, at most a quarter is padding.
+"""Sizes of the graphs in tokens (rows). Padding costs little in the small ones, which are bound by
+reading the weights; above 384, at most a quarter is padding.
 """
 
 
@@ -43,7 +44,7 @@ class PromptGraphs:
         self.most_draws = self._draw_sizes[-1]
         most, device = self._sizes[-1], slots.last.device
         self._states = torch.empty(most, model.spec.hidden, dtype=model.dtype, device=device)
-        # The columns of sampling come directly before the columns of the step: one copy writes
+        # The columns for sampling end where the columns of the step begin, so that one copy writes
         # both.
         self._begin = 3 * self.most_draws
         numbers = self._begin + sum(size for size, _ in self._columns(most, 0))
@@ -54,7 +55,9 @@ class PromptGraphs:
         return len(plan.tokens) <= self._sizes[-1]
 
     def needed(self, plan: StepPlan, draws: int) -> list[Graph]:
-        """The graphs that `run` replays, or `draw` if `draws` is not 0."""
+        """The graphs that `run` replays, or, if `draws` (rows to sample) is not 0, those that
+        `draw` replays.
+        """
         found = [self.graph((self._tokens(plan), False))]
         return [*found, self.graph((self._drawn(draws), True))] if draws else found
 
@@ -113,9 +116,9 @@ class PromptGraphs:
         write(joined, self._numbers[begin : begin + len(joined)])
 
     def _columns(self, tokens: int, count: int) -> Iterator[tuple[int, int]]:
-        """For each of `columns_of`: its size in the graph of `tokens` tokens, and the fill value
-        behind a plan of `count` tokens. The last sequence holds the padding rows. It has a slot
-        without blocks and no length, so none of its results are stored.
+        """For each column of `columns_of`: its length in the graph of `tokens` tokens, and the
+        value that fills it up behind a plan of `count` tokens. The last sequence holds the padding
+        rows. It has a slot without blocks and no length, so none of its results are stored.
         """
         sequences = min(tokens, self._slots.padding) + 1
         yield from ((tokens, 0), (tokens, 0), (tokens, sequences - 1))

@@ -14,7 +14,7 @@ from penstock.core import StepPlan, StepResult
 
 
 class Pause:
-    """A plan without sequences, for deferred work."""
+    """Stands for the step of a plan without sequences, during which the next graph is captured."""
 
     def __init__(self, done: Done) -> None:
         self._done = done
@@ -25,7 +25,7 @@ class Pause:
 
 
 class Step:
-    """A step in flight, or done."""
+    """A step of the backend, in flight or done."""
 
     def __init__(self, plan: StepPlan, before: Step | None, grammars: Grammars | None) -> None:
         self.plan = plan
@@ -46,7 +46,7 @@ class Step:
 
     @property
     def plain_draws(self) -> bool:
-        """True if the step only samples tokens from unmodified logits."""
+        """True if the step needs nothing but tokens, sampled from unmodified logits."""
         return self.draws.plain and not (self.scores.rows or self.pooled)
 
     def start(self, device: Device, work: Callable[[], None]) -> None:
@@ -60,7 +60,9 @@ class Step:
         return self._result
 
     def settle(self) -> None:
-        """Wait for the step and all earlier ones, and process their tokens in order."""
+        """Wait for this step and all earlier ones, and process their tokens in the order of the
+        steps.
+        """
         with self._lock:
             if self._result is not None:
                 return
@@ -75,7 +77,9 @@ class Step:
                 self._result.masks = self._grammars.take_cost()
 
     def settle_before(self) -> None:
-        """Process the tokens of earlier steps. Their errors are raised by those steps."""
+        """Wait for earlier steps and process their tokens. Their errors are ignored here: those
+        steps' own `result` raises them.
+        """
         before = self._before
         if before is not None:
             with contextlib.suppress(Exception):

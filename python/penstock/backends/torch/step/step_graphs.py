@@ -15,8 +15,8 @@ from penstock.backends.torch.step.step import Step
 
 @dataclass(slots=True)
 class StepGraphs:
-    """Graphs over one model and its KV pools. All None on a rank that does not capture its
-    steps.
+    """Graphs over one model and its KV pools. All fields are None on a rank that does not capture
+    its steps.
     """
 
     decodes: DecodeGraphs | None = None
@@ -42,7 +42,7 @@ class StepGraphs:
         return cls(decodes, prompts, Captures(model, capture, [decodes, prompts]))
 
     def needed(self, step: Step) -> list[Graph]:
-        """Graphs that the step replays."""
+        """The graphs that the step replays; none if it is too large or has no graphs."""
         plan = step.plan
         if self.decodes is not None and self.decodes.takes(plan):
             return self.decodes.needed(plan, draws=step.only_tokens)
@@ -51,7 +51,9 @@ class StepGraphs:
         return []
 
     def drawn(self, step: Step) -> int:
-        """Rows that a graph samples in a step with prompts; 0 if the graph does not sample."""
+        """Number of rows for which a graph samples tokens in a step with prompts; 0 if sampling is
+        launched outside of graphs.
+        """
         rows, prompts = len(step.draws.rows), self.prompts
         fits = prompts is not None and rows <= prompts.most_draws
         return rows if fits and step.plain_draws else 0
