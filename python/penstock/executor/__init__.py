@@ -1,4 +1,5 @@
-"""Executors carry plans to one or more workers. engine/startup.py chooses one of them:
+"""Executors carry step plans to one or more workers (ranks) and their results back. The engine uses
+one of them, which engine/startup.py chooses:
 
 inline  one rank in the engine's process (`inline.py`)
 mp      each rank a process of this host (`mp.py`), over rings in shared memory; on several hosts

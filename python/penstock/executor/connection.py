@@ -1,4 +1,6 @@
-"""Connection to all ranks: sends messages, receives answers, and ends all ranks if one is lost."""
+"""The engine's connection to all ranks: sends messages, receives answers, and ends all ranks if one
+is lost.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +14,24 @@ from penstock.executor.ranks.messages import Answer, Failed, decode_answer
 from penstock.executor.transport import Transport
 
 LOOK = 0.2
-"""Seconds of waiting for one rank before the answers of the others are checked."""
+"""Seconds that a wait for one rank's answer lasts before the answers of the other ranks are
+checked.
+"""
 GRACE = 0.5
-"""Seconds that other ranks get to fail in the same step, or to send the reason of their end."""
+"""After a rank has failed, seconds that the other ranks get to fail in the same step, or to send
+the reason of their end.
+"""
 
 EXPLANATION = 5.0
-"""Maximum seconds to wait for the reason of a closed connection; long, for busy machines."""
+"""After a connection has closed, maximum seconds to wait for the report of the rank's end, which
+has the reason. Long, for busy machines.
+"""
 
 log = logging.getLogger("penstock.executor")
 
 
 class Members(Protocol):
-    """Processes or actors of the ranks."""
+    """The processes or actors of all ranks."""
 
     @property
     def pids(self) -> list[int]: ...
@@ -34,8 +42,8 @@ class Members(Protocol):
 
 
 class RankConnection:
-    """Connection to all ranks. `on_answer` is called with each answer and its rank. `cleanup` ends
-    the ranks and frees their communication resources.
+    """Connection to all ranks. `on_answer` is called with the rank and each of its answers.
+    `cleanup` ends the ranks and frees their communication resources.
     """
 
     def __init__(
@@ -58,7 +66,7 @@ class RankConnection:
             raise self._lost
 
     def send(self, message: bytes) -> None:
-        """Send to all ranks."""
+        """Send a message to all ranks. Raises WorkersLostError if a rank is lost."""
         self.check()
         assert self.transport.plans is not None
         try:
@@ -70,7 +78,9 @@ class RankConnection:
         return self.transport.answers[rank].ready()
 
     def pump(self, rank: int, timeout: float) -> bool:
-        """Pass the rank's next answer to `on_answer`; returns False if none arrived in time."""
+        """Wait for the rank's next answer and pass it to `on_answer`; returns False if none arrives
+        within `timeout` seconds.
+        """
         try:
             message = self.transport.answers[rank].receive(timeout)
         except ConnectionError as error:
@@ -87,19 +97,24 @@ class RankConnection:
         self._cleanup.close()
 
     def _lose_connection(self, error: ConnectionError) -> NoReturn:
-        """Raise the reason of the loss, which the thread that watches the ranks reports."""
+        """End all ranks after a connection has closed. The thread that watches the ranks reports
+        the reason; wait for that first.
+        """
         self.transport.await_exit(EXPLANATION)
         self.lose(str(error))
 
     def lose(self, reason: str, answer: Failed | None = None) -> NoReturn:
-        """End all ranks and raise the error of the rank that failed first."""
+        """End all ranks, and raise WorkersLostError with the error of the rank that failed first.
+        `reason` is used if neither a rank's failure nor its exit is known; `answer` is a failure
+        that is known already.
+        """
         self.transport.abort(reason)
         self.members.all_ended(GRACE)
         failures = [*self._last_words(), *([answer] if answer else [])]
         causes = [failed for failed in failures if not failed.derived]
         first = min(causes, key=lambda failed: failed.at, default=None)
         gone = self.transport.exit
-        # A rank's failure precedes its exit, whatever the clocks show.
+        # A rank's own failure always precedes its exit, even if the two times say otherwise.
         if first is not None and (gone is None or first.rank == gone.rank or first.at < gone.at):
             where = f" in step {first.step}" if first.step else ""
             if first.trace:

@@ -15,22 +15,25 @@ class WorkersLostError(PenstockError):
 
 
 class TransferExecutor(Protocol):
-    """Transfers of KV between pools and tiers, on every rank."""
+    """Transfers of KV blocks between pools and tiers, which every rank carries out for its own
+    bytes.
+    """
 
     def open_tiers(self, tiers: OpenTiers) -> None:
         """Open the configured tiers on every rank, before the first transfer.
 
-        PenstockError names the rank, the tier, the reason and the remedy. After it no rank is
-        usable.
+        Raises PenstockError, which names the rank, the tier, the reason and the remedy. After it no
+        rank is usable.
         """
 
     def transfer(self, transfer: Transfer) -> None:
         """Start a transfer on every rank. Does not block. Steps and transfers run independently."""
 
     def moved(self) -> list[TransferResult]:
-        """Transfers that all ranks have answered since the last call. Does not block. Results are
-        combined: done if all ranks are done, found if all found it, the sum of bytes, the seconds
-        of the slowest rank, and the first error. WorkersLostError replaces the remaining results.
+        """Results of the transfers that all ranks have answered since the last call. Does not
+        block. Results are combined: done if all ranks are done, found if all found it, the sum of
+        bytes, the seconds of the slowest rank, and the first error. Raises WorkersLostError if
+        ranks are lost; then no further results follow.
         """
 
     def mover_reports(self) -> tuple[str, ...]:
@@ -39,11 +42,11 @@ class TransferExecutor(Protocol):
 
 class Executor(Protocol):
     depth: int
-    """Plans in flight that keep every rank busy."""
+    """Number of plans that must be in flight to keep every rank busy."""
 
     @property
     def loaded(self) -> tuple[Loaded, ...]:
-        """Facts, KV shape and free memory of each rank."""
+        """Facts, KV shape and free memory of each rank, in rank order."""
 
     @property
     def transfers(self) -> TransferExecutor: ...
@@ -51,7 +54,8 @@ class Executor(Protocol):
     def allocate(self, blocks: Sequence[int]) -> None:
         """Allocate `blocks[g]` KV blocks of each group g on every rank, before the first step.
 
-        PenstockError has the reason of the first rank that failed. After it no rank is usable.
+        Raises PenstockError with the reason of the first rank that failed. After it no rank is
+        usable.
         """
 
     def submit(self, plan: StepPlan) -> StepFuture:
@@ -61,9 +65,9 @@ class Executor(Protocol):
         """
 
     def check(self) -> None:
-        """Raise WorkersLostError if ranks were lost while idle."""
+        """Raise WorkersLostError if ranks were lost, also while no step was in flight."""
 
     def close(self) -> None:
         """End the ranks after pending stores are written or `OpenTiers.flush_s` has passed. Results
-        in flight are dropped.
+        of steps in flight are dropped.
         """

@@ -1,4 +1,4 @@
-"""One rank in the engine's process."""
+"""The executor for a single rank, which runs in the engine's process."""
 
 from __future__ import annotations
 

@@ -19,10 +19,10 @@ from penstock.executor.transport import Transport, open_rings
 def connect_processes(
     layout: RankLayout, config: EngineConfig, directory: Path, report: Report = silent
 ) -> RanksExecutor:
-    """Start the ranks; returns when all have loaded. PenstockError has the reason of the first rank
-    that failed.
+    """Start the ranks; returns when all have loaded. Raises PenstockError with the reason of the
+    first rank that failed.
 
-    `directory` must be in memory (tmpfs).
+    `directory`, for the rings, must be in memory (tmpfs).
     """
     local, cleanup = LocalResources(directory), ExitStack()
     try:

@@ -1,4 +1,4 @@
-"""Processes of the ranks: started together, watched, ended together."""
+"""Ranks as processes of this host: started together, watched, ended together."""
 
 from __future__ import annotations
 
@@ -15,33 +15,36 @@ from dataclasses import dataclass
 
 WORKER = "penstock.executor.worker"
 NOTICE = 5.0
-"""Seconds between the request to end and a kill."""
+"""Seconds that ranks get to end after the request, before they are killed."""
 SETTLE = 0.5
-"""After a rank exited by itself, seconds to wait for the report of a killed rank. The exit may be
-its consequence, and the kernel takes longer to tear down a larger process.
+"""After a rank has exited by itself, seconds to wait for the report of another rank that was
+killed. The exit may be a consequence of that kill, but the kernel takes longer to tear down a
+larger process.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class RankExit:
-    """The end of a rank's process."""
+    """The end of a rank's process, as reported in errors."""
 
     rank: int
     reason: str
     at: float
-    """Monotonic time of this host."""
+    """Monotonic time, in seconds, of the host on which the end was noticed."""
     killed: bool = False
-    """Killed by a signal, so it is a cause and not a consequence of another rank's end."""
+    """Whether a signal killed it. Then its end is a cause, and not a consequence of another rank's
+    end.
+    """
 
 
 class Processes:
     """One process for each rank, numbered from `first`. `on_exit` is called once, on a thread, when
-    the first process ends; a killed process takes precedence. `host` is named in errors if there
-    are several hosts.
+    the first process ends. If one was killed by a signal, its end is reported rather than
+    another's. `host` is named in errors if there are several hosts.
 
     A rank reads its job as one line from standard input. End of file on that pipe tells it that
-    this process has ended. A stopped rank cannot read, so if the main thread started it, the kernel
-    kills it.
+    this process has ended. A rank that is stopped (SIGSTOP) cannot read, so the kernel kills it
+    when this process ends, if the main thread started it.
     """
 
     def __init__(
@@ -81,7 +84,9 @@ class Processes:
         return True
 
     def end(self, notice: float = NOTICE) -> None:
-        """Request all ranks to end; kill them after `notice` seconds. Waits for their end."""
+        """Request all ranks to end, and kill those that run after `notice` seconds. Waits for their
+        end.
+        """
         for process in self._all:
             if process.stdin:
                 process.stdin.close()
@@ -99,7 +104,8 @@ class Processes:
         # -P: a directory named penstock in the working directory must not shadow the package.
         command = [sys.executable, "-P", "-m", WORKER, "--rank", str(rank)]
         if threading.current_thread() is threading.main_thread():
-            # The kernel watches the starting thread; only the main thread lasts.
+            # The kernel kills the rank when the thread that started it ends. Only the main thread
+            # lasts as long as the process.
             command.append("--end-with-starter")
         process = subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0, pass_fds=descriptors)
         self._all.append(process)

@@ -1,4 +1,4 @@
-"""Several ranks as one executor, built by `connect_*` of each kind (mp, nodes, ray)."""
+"""Several ranks as one executor, built by `connect_processes`, `connect_nodes` or `connect_ray`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ log = logging.getLogger("penstock.executor")
 
 
 class RanksExecutor:
-    """Executor over several ranks. `after_ready` is called once all ranks have allocated KV."""
+    """Executor over several ranks. `after_ready` is called once all ranks have allocated their KV
+    pools.
+    """
 
     def __init__(
         self,
@@ -60,19 +62,23 @@ class RanksExecutor:
         self.transfers = RankTransfers(layout.size, self._connection)
         self._starting: dict[int, LoadStatus | Loaded | Ready] = {}
         self._pending: deque[int] = deque()
-        """Submitted steps without an answer from the reading rank."""
+        """Submitted steps that the reading rank (whose results the engine reads) has not
+        answered.
+        """
         self._results: dict[int, StepResult | Exception] = {}
         self._failures: dict[int, dict[int, Failed]] = {}
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the ranks on their own nodes, by rank."""
+        """Process ids in rank order. Each is valid on the rank's own node."""
         return self._connection.members.pids
 
     # Start ----------------------------------------------------------------------------------------
 
     def await_loaded(self, hosts: Sequence[str] = ()) -> None:
-        """Wait until all ranks have loaded. `hosts` has each rank's node, if several."""
+        """Wait until all ranks have loaded. `hosts` has the node of each rank, if there are several
+        nodes.
+        """
         self._await_all(Loaded)
         found = [self._starting[rank] for rank in range(self._layout.size)]
         loaded = [answer for answer in found if isinstance(answer, Loaded)]
@@ -90,7 +96,7 @@ class RanksExecutor:
         waiting = list(range(self._layout.size))
         while waiting:
             self.check()
-            # Poll all in turn: a rank blocks if its progress reports are not read.
+            # Poll all ranks in turn: a rank blocks if its progress reports are not read.
             for rank in waiting:
                 self._connection.pump(rank, LOOK / len(waiting))
             waiting = [rank for rank in waiting if not isinstance(self._starting.get(rank), kind)]
@@ -104,7 +110,8 @@ class RanksExecutor:
             self._report(f"rank {rank} of {self._layout.size}: {loading.line}")
 
     def compute_first_step(self) -> None:
-        """Compute one token of one sequence on all ranks, to check that hosts work together.
+        """Compute one token of one sequence on all ranks, to check that the ranks reach each other
+        across hosts.
 
         It writes the start of block 0. Requests write a block before they read it, so this is
         harmless.
@@ -140,7 +147,9 @@ class RanksExecutor:
         self._connection.close()
 
     def await_result(self, step: int, timeout: float | None) -> StepResult:
-        """The result of `step`. Older results are dropped: steps are awaited in order."""
+        """Wait for the result of `step`. Results of older steps are dropped, because steps are
+        awaited in order. Raises TimeoutError, or the error of the step.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         while step not in self._results:
             self.check()
@@ -186,14 +195,17 @@ class RanksExecutor:
     # Failures of plans ----------------------------------------------------------------------------
 
     def _look_at_others(self) -> None:
-        """Detect a rank that failed alone in a step, for which the others wait."""
+        """Detect a rank that failed alone in a step, in which the other ranks wait for it, and end
+        all ranks.
+        """
         reader = self._layout.reader
         for rank in range(self._layout.size):
             while rank != reader and self._connection.ready(rank):
                 self._connection.pump(rank, 0.0)
         for step, failures in self._failures.items():
             first = min(failures.values(), key=lambda failed: failed.at)
-            # The reading rank must fail too, unless it is at an earlier step or unread.
+            # The reading rank must fail in this step too, unless it is still at an earlier step, or
+            # its answer is unread.
             at_work = step in self._pending and (
                 step != self._pending[0] or self._connection.ready(reader)
             )
@@ -202,8 +214,8 @@ class RanksExecutor:
                 self._connection.lose(first.message, first)
 
     def _failed_everywhere(self, answer: Failed) -> Exception:
-        """The error of a plan that failed on every rank, which leaves the ranks usable. If some
-        rank computed the plan, all ranks are ended instead.
+        """The error of a plan that failed on every rank, so that the ranks remain usable. If a rank
+        has computed the plan, all ranks are ended instead.
         """
         failures = self._failures[answer.step]
         deadline = time.monotonic() + GRACE

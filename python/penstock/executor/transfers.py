@@ -1,4 +1,4 @@
-"""Transfers on several ranks. A transfer is complete when all ranks have answered."""
+"""KV transfers on several ranks. A transfer is complete when all ranks have answered."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.executor.ranks.transfers import END, encode_open, encode_transfer
 
 
 class RankTransfers:
-    """The `TransferExecutor` of several ranks."""
+    """The `TransferExecutor` (`contract.py`) of several ranks."""
 
     def __init__(self, ranks: int, connection: RankConnection) -> None:
         self._ranks = range(ranks)
@@ -25,8 +25,8 @@ class RankTransfers:
         self._closed: set[int] = set()
         self._flush_s = 0.0
         self.known_steps = 0
-        """Number of steps since the tiers were opened whose results are known. A rank starts a
-        transfer when it has computed as many.
+        """Number of steps, since the tiers were opened, whose results the engine has. A rank starts
+        a transfer only when it has computed that number of steps.
         """
 
     def open_tiers(self, tiers: OpenTiers) -> None:
@@ -74,7 +74,7 @@ class RankTransfers:
 
 
 class TransferTracker:
-    """Transfers in flight on `ranks` ranks."""
+    """Collects the results of transfers in flight on `ranks` ranks."""
 
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
@@ -85,7 +85,9 @@ class TransferTracker:
         self._open[transfer_id] = {}
 
     def add(self, rank: int, batch: Iterable[TransferResult]) -> None:
-        """Add a rank's results. Raises PenstockError for a transfer that the rank was not sent."""
+        """Add a rank's results. Raises PenstockError if the rank answers a transfer that is not in
+        flight, or answers it twice.
+        """
         for moved in batch:
             answers = self._open.get(moved.id)
             if answers is None or rank in answers:
@@ -103,7 +105,9 @@ class TransferTracker:
 
 
 def join(ranks: Sequence[TransferResult]) -> TransferResult:
-    """Combine the results of all ranks. A rank that could not look up has found nothing."""
+    """Combine the results of all ranks for one transfer (see `TransferExecutor.moved`). A rank
+    whose probe failed counts as having found no chunk.
+    """
     chunks = max(len(moved.found) for moved in ranks)
     found = [moved.found.ljust(chunks, b"\0") for moved in ranks]
     return TransferResult(

@@ -1,5 +1,5 @@
-"""Transport of plans and answers: rings in shared memory on the engine's node, streams to other
-nodes.
+"""Transport of plans and answers between the engine and ranks in other processes: by rings in
+shared memory on the engine's node, by streams to other nodes.
 """
 
 from __future__ import annotations
@@ -17,29 +17,33 @@ if TYPE_CHECKING:
     from penstock._native import RingWriter
 
 PATIENCE = 600.0
-"""Seconds that ranks may leave plans unread. There are never more plans than ring cells."""
+"""Seconds that a send waits for ranks to read. It never has to wait in normal operation: there are
+never more messages than ring cells.
+"""
 LEAST_ANSWER = 1 << 16
-"""Minimum answer capacity in bytes: enough for facts or a traceback."""
+"""Minimum bytes that an answer may have: enough for a rank's facts or a traceback."""
 
 
 class PlanSender(Protocol):
     def send(self, message: bytes, /) -> None:
-        """Send to all ranks; raises ConnectionError once aborted."""
+        """Send a message to all ranks. Raises ConnectionError after an abort."""
 
 
 class AnswerReceiver(Protocol):
-    """Answers of one rank."""
+    """The answers of one rank, in order."""
 
     def receive(self, timeout: float, /) -> bytes | None:
-        """The next answer. None if none arrives in time; ConnectionError if none will follow."""
+        """The next answer; None if none arrives within `timeout` seconds. Raises ConnectionError if
+        no further answer will come.
+        """
 
     def ready(self) -> bool:
-        """Whether `receive` would return one at once."""
+        """Whether `receive` would return an answer at once."""
 
 
 class AbortHandle(Protocol):
     def end(self, reason: str, /) -> None:
-        """End every wait on a shared file, a stream or a call."""
+        """End every wait on one shared file, stream or channel of calls, with this reason."""
 
 
 @dataclass(slots=True)
@@ -49,7 +53,7 @@ class Transport:
     """One receiver for each rank."""
     abort_handles: list[AbortHandle] = field(default_factory=list)
     exit: RankExit | None = None
-    """The first exit of a rank."""
+    """The first exit of a rank; None while all run."""
     _exited: threading.Event = field(default_factory=threading.Event)
 
     def on_exit(self, exited: RankExit) -> None:
@@ -59,7 +63,7 @@ class Transport:
         self.abort(exited.reason)
 
     def await_exit(self, timeout: float) -> None:
-        """Wait up to `timeout` seconds for an `exit`."""
+        """Wait up to `timeout` seconds until `exit` is set."""
         self._exited.wait(timeout)
 
     def abort(self, reason: str) -> None:
@@ -78,9 +82,9 @@ def open_rings(
     streams: Mapping[int, HeartbeatStream] | None = None,
 ) -> list[dict[str, Any]]:
     """Connect `transport` to all ranks: through `streams` to ranks on other nodes, else through
-    rings in `files`, which stay open until the ranks have opened them.
+    rings in `files`, which the caller keeps open until the ranks have opened them.
 
-    Returns, for each rank's job, the fields that describe its end.
+    Returns, for each rank, the fields of its job that describe its end of the transport.
     """
     from penstock._native import RingReader, RingWriter
 
@@ -112,7 +116,9 @@ def open_rings(
 
 
 class SplitPlans:
-    """Sends plans through one ring to local ranks, and through streams to the others."""
+    """Sends plans through one ring to local ranks, and through streams to the ranks on
+    other nodes.
+    """
 
     def __init__(self, ring: RingWriter | None, streams: Sequence[HeartbeatStream]) -> None:
         self._ring = ring
@@ -134,7 +140,9 @@ class StreamAnswers:
         return self._stream.ready()
 
     def end(self, reason: str) -> None:
-        """Record the reason. The stream stays open: a last answer may explain the loss."""
+        """Set the reason that `receive` raises once all answers are read. The stream stays open,
+        because a last answer may explain the loss.
+        """
         self._reason = reason
 
     def receive(self, timeout: float) -> bytes | None:
@@ -143,6 +151,7 @@ class StreamAnswers:
         message = self._stream.receive(timeout)
         failed = decode_answer(message) if message and is_failed(message) else None
         if isinstance(failed, Failed):
-            # Clocks of two hosts are not comparable, so use the local arrival time.
+            # Monotonic clocks of two hosts are not comparable, so the failure gets the time at
+            # which it arrived here.
             return encode_answer(replace(failed, at=self._stream.arrived))
         return message

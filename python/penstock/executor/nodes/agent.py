@@ -1,4 +1,6 @@
-"""Agent of a node other than 0: calls node 0 until stopped, and runs ranks for each engine."""
+"""Agent of a node other than 0: connects to node 0 again and again until it is stopped, and runs
+this node's ranks for each engine there.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +18,25 @@ from penstock.executor.nodes.messages import LIMIT, PROTOCOL, Hello, MessageErro
 from penstock.executor.ranks import HeartbeatStream, join_address
 
 CONNECT = 5.0
-"""Timeout of one call, in seconds."""
+"""Timeout in seconds of one attempt to connect to node 0."""
 FIRST_WAIT = 0.25
 LONGEST_WAIT = 2.0
-"""Maximum seconds between calls. Node 0 needs about as long to replace an engine."""
+"""Maximum seconds between two attempts to connect to node 0, which needs about as long to replace
+an engine.
+"""
 SAY = 30.0
 """Seconds between two log lines about the same problem."""
 SILENCE = 5.0
-"""Seconds without a heartbeat after which the engine counts as lost and the local ranks end."""
+"""Seconds without a heartbeat from the engine after which it counts as lost and this node's ranks
+end.
+"""
 
 log = logging.getLogger("penstock.node")
 
 
 class NodeAgent:
-    """`fingerprint` has the settings that all nodes must share. `heartbeats` is the directory for
-    the node's heartbeat file.
+    """Agent of one node. `key` authenticates its streams. `fingerprint` has the settings that all
+    nodes must share. `heartbeats` is the directory for the node's heartbeat file.
     """
 
     def __init__(
@@ -67,13 +73,17 @@ class NodeAgent:
             self._heartbeat.close()
 
     def _is_stopping(self) -> bool:
-        """Whether to stop. Also beats the heartbeat: every loop of the agent calls it."""
+        """Whether `stop` was called. Also updates the heartbeat file, because every loop of the
+        agent calls this.
+        """
         if self._heartbeat is not None:
             self._heartbeat.beat()
         return self._stopping.is_set()
 
     def _serve_engine(self) -> bool:
-        """Run one session with an engine; returns False if node 0 was not reached."""
+        """Connect to node 0 and serve its engine until the session ends. Returns False if node 0
+        was not reached, or refuses this node for now.
+        """
         parallel = self._config.parallel
         try:
             engine, stream, host = self._call()
@@ -103,7 +113,9 @@ class NodeAgent:
         return True
 
     def _call(self) -> tuple[str, HeartbeatStream, str]:
-        """Call node 0. Returns its address, a greeted stream, and this node's address."""
+        """Connect to node 0. Returns its address, a stream on which `Hello` is sent, and this
+        node's own address.
+        """
         from penstock._native import Stream
 
         parallel = self._config.parallel
@@ -117,7 +129,7 @@ class NodeAgent:
         return engine, HeartbeatStream(stream, LIMIT, SILENCE, lambda _: None), host
 
     def _complain(self, trouble: str) -> None:
-        """Log a problem at once, then every `SAY` seconds while it lasts."""
+        """Log a new problem at once, then again every `SAY` seconds while it lasts."""
         now = time.monotonic()
         if trouble != self._trouble or now - self._said >= SAY:
             log.warning("%s; calling again", trouble)
@@ -125,7 +137,7 @@ class NodeAgent:
 
 
 def own_address(family: int, target: object) -> str:
-    """Source address for packets to `target`. Sends nothing."""
+    """This host's address from which packets to `target` would be sent. Sends nothing."""
     with socket.socket(family, socket.SOCK_DGRAM) as asking:
         asking.connect(target)  # type: ignore[arg-type]
         return str(asking.getsockname()[0])

@@ -1,4 +1,6 @@
-"""Ranks of one node for one engine, from the engine's first message to the end of its stream."""
+"""What an agent does for one engine: it runs the node's ranks from the engine's first message to
+the end of the engine's stream.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ LOOK = 0.25
 
 
 class RefusedError(PenstockError):
-    """Node 0 refuses this node; permanently if `final`."""
+    """Node 0 refuses this node. If `final`, a retry is useless."""
 
     def __init__(self, reason: str, final: bool) -> None:
         super().__init__(reason)
@@ -50,10 +52,10 @@ class NodeSettings:
     config: EngineConfig
     """This node's configuration: its own model path, threads and tiers."""
     directory: Path
-    """A directory in memory (tmpfs)."""
+    """A directory in memory (tmpfs) for shared files."""
     key: bytes
     engine: str
-    """Address and port of node 0."""
+    """Address and port of node 0, where the engine listens."""
     host: str
     """Address of this node."""
 
@@ -133,7 +135,7 @@ class AgentSession:
         return Started(self._processes.pids)
 
     def _job(self, job: Job, config: str) -> str:
-        """The job in the format that `penstock.executor.worker.process` reads."""
+        """The rank's job as JSON, in the format that `penstock.executor.worker.process` reads."""
         wiring = keyed(job.wiring, session_key(self._settings.key, self._session))
         task = RankTask(job.rank, job.reads, config, job.shard, wiring)
         stream = {

@@ -1,4 +1,6 @@
-"""Ranks on several nodes: rendezvous, start, connection."""
+"""The executor for ranks on several nodes: rendezvous of the nodes, start of the ranks, connection
+to them.
+"""
 
 from __future__ import annotations
 
@@ -36,14 +38,14 @@ from penstock.executor.transport import (
 )
 
 MAKE = 30.0
-"""Timeout in seconds for a node to create its communication resources."""
+"""Timeout in seconds for a node to create the shared memory and ports of its ranks."""
 CALL = 60.0
-"""Timeout in seconds for ranks on other nodes to start and call."""
+"""Timeout in seconds for ranks on other nodes to start and connect to the engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One engine on several nodes. `key` authenticates all streams."""
+    """What the start of one engine on several nodes needs. `key` authenticates all streams."""
 
     layout: RankLayout
     config: EngineConfig
@@ -64,8 +66,8 @@ def connect_nodes(
 ) -> RanksExecutor:
     """Start the ranks; returns when all have loaded. `allocate` then runs a first step across them.
 
-    PenstockError names a node that is missing or differs, or the reason of the first rank that
-    cannot load.
+    Raises PenstockError with the node that is missing or has other settings, or with the reason of
+    the first rank that cannot load.
     """
     cleanup = ExitStack()
     try:
@@ -97,7 +99,7 @@ def _connect(
         )
 
         def check() -> None:
-            # Streams of ranks that have called may already carry the reason of a loss.
+            # Ranks that have connected may already have sent the reason of a loss.
             transport.answers = [StreamAnswers(stream) for stream in rendezvous.ranks.values()]
             executor.check()
 
@@ -136,7 +138,9 @@ def _make_resources(launch: Launch, local: LocalResources) -> list[dict[str, Any
 
 
 def _start_elsewhere(launch: Launch, wirings: Sequence[dict[str, Any]]) -> int:
-    """Start the ranks of the other nodes; returns the maximum message size in bytes."""
+    """Start the ranks of the other nodes; returns the maximum size in bytes of a message to or from
+    a rank.
+    """
     layout = launch.layout
     limit = max(layout.plan_bytes, layout.result_bytes, LEAST_ANSWER)
     held = ranks_of(layout, len(launch.members) + 1)

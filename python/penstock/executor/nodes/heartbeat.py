@@ -1,4 +1,6 @@
-"""Heartbeat of a node's agent in a file. Such a node has no port, so local probes read the file."""
+"""Heartbeat of a node's agent in a file. Such a node serves no port, so probes on the node
+(`penstock node-health`) read the file.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ class Heartbeat:
     """
 
     def __init__(self, directory: Path, node: int) -> None:
-        """Create the file. Raises OSError, also for another user's file or a link."""
+        """Create or open the file. Raises OSError if that fails, also if it is a link or another
+        user's file.
+        """
         self._path = directory / f"penstock-node-{node}.heartbeat"
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         self._file = os.open(self._path, flags, 0o600)

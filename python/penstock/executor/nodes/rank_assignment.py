@@ -1,4 +1,4 @@
-"""Assignment of ranks to nodes: in order, as evenly as possible."""
+"""Assignment of ranks to nodes: consecutive ranks per node, as evenly as possible."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Node:
 
 
 def ranks_of(layout: RankLayout, nnodes: int) -> list[range]:
-    """Ranks of each node."""
+    """The ranks of each of `nnodes` nodes."""
     return ranks_of_nodes(layout.tp, layout.pp, nnodes)
 
 
 def hosts(layout: RankLayout, nodes: Sequence[Node]) -> list[Node]:
-    """Node of each rank."""
+    """The node of each rank."""
     held = ranks_of(layout, len(nodes))
     return [node for node, own in zip(nodes, held, strict=True) for _ in own]

@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from penstock._native import Stream
 
 SILENCE = 1.25
-"""Seconds without a heartbeat after which a node or rank counts as lost."""
+"""Seconds without a heartbeat after which a node, or a rank on another node, counts as lost."""
 PATIENCE = 30.0
-"""Timeout in seconds for a peer to receive a message."""
+"""Timeout in seconds for a node or rank to receive a message."""
 LOOK = 0.2
 SAY = 10.0
 """Seconds between two log lines about missing nodes."""
 GREETING = 10.0
-"""Timeout in seconds for a caller's first message."""
+"""Timeout in seconds for the first message of a node or rank that has connected."""
 
 log = logging.getLogger("penstock.executor")
 
@@ -56,7 +56,9 @@ class Member:
     stream: HeartbeatStream
 
     def ask(self, message: Message, kind: type[M], timeout: float) -> M:
-        """Send a message; returns the reply of type `kind`, PenstockError without one."""
+        """Send a message and wait for a reply of type `kind`. Raises PenstockError if none arrives
+        within `timeout` seconds, if the node is lost, or if it reports a failure.
+        """
         try:
             self.stream.send(encode(message))
             answer = self.stream.receive(timeout)
@@ -74,12 +76,12 @@ class Member:
 
 @dataclass(slots=True)
 class Callers:
-    """Nodes and ranks that have called."""
+    """Nodes and ranks that have connected to node 0, by number."""
 
     members: dict[int, Member] = field(default_factory=dict)
     ranks: dict[int, HeartbeatStream] = field(default_factory=dict)
     turned_away: str = ""
-    """Address of the last caller with a wrong token."""
+    """Address of the last peer that was rejected for a wrong token."""
 
 
 class Rendezvous:
@@ -106,12 +108,12 @@ class Rendezvous:
 
     @property
     def ranks(self) -> Mapping[int, HeartbeatStream]:
-        """Streams of the ranks that have called."""
+        """Streams of the ranks that have connected, by rank."""
         return self._callers.ranks
 
     def gather(self, patience: float) -> list[Member]:
-        """Wait for all other nodes; returns them in order. PenstockError names the nodes missing
-        after `patience` seconds, or the first with a different fingerprint.
+        """Wait for all other nodes; returns them in order. Raises PenstockError, which names the
+        nodes that are missing after `patience` seconds, or the first with a different fingerprint.
         """
         began = said = time.monotonic()
         members = self._callers.members
@@ -137,8 +139,9 @@ class Rendezvous:
         check: Callable[[], None],
         on_end: Callable[[int, str], None],
     ) -> dict[int, HeartbeatStream]:
-        """A stream to each of `ranks`, for messages of at most `limit` bytes. `check` raises if one
-        of them is lost. `on_end` is called with rank and reason when a stream ends.
+        """Wait at most `patience` seconds for each of `ranks` to connect; returns a stream to each,
+        for messages of at most `limit` bytes. `check` raises if a rank is lost meanwhile. `on_end`
+        is called with rank and reason when a stream ends.
         """
         deadline = time.monotonic() + patience
         streams = self._callers.ranks
@@ -151,7 +154,7 @@ class Rendezvous:
                 if called.session == session and rank in ranks and rank not in streams:
                     ended = partial(on_end, rank)
                     streams[rank] = HeartbeatStream(stream, limit, SILENCE, ended)
-                else:  # A rank of an earlier engine.
+                else:  # It belongs to an earlier engine.
                     stream.end()
             if time.monotonic() >= deadline:
                 missing = ", ".join(str(rank) for rank in sorted(set(ranks) - set(streams)))
@@ -170,7 +173,9 @@ class Rendezvous:
     # Callers --------------------------------------------------------------------------------------
 
     def _take(self) -> tuple[Stream, Called] | None:
-        """Accept the next caller and return it if it is a rank. A node joins or is refused."""
+        """Accept the next connection. A rank's is returned, with its first message; a node joins or
+        is refused.
+        """
         assert self._listener is not None
         stream = self._listener.accept_within(LOOK, PATIENCE)
         away = self._listener.turned_away()
@@ -232,7 +237,9 @@ class Rendezvous:
 
 
 def compare(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
-    """Differences between two fingerprints, worded for an error message."""
+    """Differences between the fingerprints of node 0 (`ours`) and of another node, worded for an
+    error message.
+    """
     return [
         f"{name} is {theirs.get(name, 'unknown')} there, {ours.get(name, 'unknown')} on node 0"
         for name in sorted({*ours, *theirs})
@@ -241,8 +248,9 @@ def compare(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
 
 
 def listening_address(master: str) -> str:
-    """The address to listen at. An IP address is used as it is. A host name becomes the wildcard
-    address, because on its own host it may resolve to loopback.
+    """The address at which node 0 listens, from the `host:port` by which nodes reach it. An IP
+    address is used as it is. A host name becomes the wildcard address, because on its own host it
+    may resolve to loopback.
     """
     host, port = split_address(master)
     try:

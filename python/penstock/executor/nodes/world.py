@@ -1,4 +1,6 @@
-"""All ranks of several nodes: local processes, and ranks that other nodes report on."""
+"""All ranks of several nodes: processes of this node, and ranks on other nodes, whose agents report
+on them.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,17 @@ from penstock.executor.nodes.rendezvous import Member
 from penstock.executor.processes import Processes, RankExit
 
 NOTICE = 5.0
-"""Seconds between the request to end and a kill."""
+"""Seconds that ranks get to end after the request, before they are killed."""
 REPORT = 1.0
-"""Seconds to wait for stronger evidence of a loss after the first; long, for busy machines."""
+"""After the first sign of a loss, seconds to wait for stronger evidence of its cause; long, for
+busy machines.
+"""
 WAIT = 60.0
 
 CAUSE, END, SILENT = range(3)
-"""Evidence for a lost rank, strongest first: signal or node failure, exit status, closed stream."""
+"""Kinds of evidence for the cause of a loss, strongest first: a signal or a failed node, a rank's
+exit, a closed stream.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +38,7 @@ class Loss:
 
 class World:
     """All ranks. `hosts` has the node of each rank. `on_exit` is called once, on a thread, with the
-    strongest evidence of the first loss.
+    end of the rank that the strongest evidence names as the first to be lost.
     """
 
     def __init__(
@@ -63,7 +69,7 @@ class World:
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the ranks on their own nodes, by rank."""
+        """Process ids in rank order. Each is valid on the rank's own node."""
         own = self._processes.pids if self._processes else []
         return [
             *own,
@@ -142,7 +148,9 @@ class World:
         )
 
     def end(self, notice: float = NOTICE) -> None:
-        """End all ranks; returns when local ranks, and ranks of responding nodes, have ended."""
+        """End all ranks. Returns when the ranks of this node, and those of the other nodes that
+        respond, have ended.
+        """
         if self._over:
             return
         self._over = True

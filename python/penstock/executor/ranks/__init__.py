@@ -1,4 +1,6 @@
-"""Shared by ranks and executors: layout, messages, topology, shared memory, streams."""
+"""What ranks and executors share: layout of the ranks, messages, topology, shared memory,
+streams.
+"""
 
 from penstock.executor.ranks.heartbeat_stream import HeartbeatStream
 from penstock.executor.ranks.layout import RankLayout, RankTask

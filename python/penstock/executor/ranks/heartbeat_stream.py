@@ -1,4 +1,6 @@
-"""Stream to another host with heartbeats, since an unreachable host closes no connection."""
+"""Stream to another host with heartbeats, because a host that becomes unreachable closes no
+connection.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,9 @@ BEAT = 0.25
 
 
 class HeartbeatStream:
-    """Receives messages of at most `limit` bytes. If the peer ends or is silent for `silence`
-    seconds, `on_end` is called once, on a thread, with the reason. After that all methods raise
-    ConnectionError.
+    """Receives messages of at most `limit` bytes. If the peer ends the stream or is silent for
+    `silence` seconds, `on_end` is called once, on a thread, with the reason. After that all methods
+    raise ConnectionError.
     """
 
     def __init__(
@@ -32,7 +34,9 @@ class HeartbeatStream:
         self._news = threading.Condition()
         self._reason: str | None = None
         self.arrived = 0.0
-        """Arrival of the last received message, in monotonic time of this host."""
+        """Time at which the message that `receive` returned last arrived: monotonic seconds of this
+        host.
+        """
         self._thread = threading.Thread(target=self._listen, name="stream", daemon=True)
         self._thread.start()
         stream.beat(BEAT)
@@ -43,7 +47,9 @@ class HeartbeatStream:
         self._stream.send(message)
 
     def receive(self, timeout: float) -> bytes | None:
-        """The next message, also after the end; None if `timeout` seconds pass first."""
+        """The next message; None if none arrives within `timeout` seconds. Messages that arrived
+        before the end can still be received after it.
+        """
         with self._news:
             self._news.wait_for(lambda: self._messages or self._reason is not None, timeout)
             if self._messages:
@@ -62,7 +68,7 @@ class HeartbeatStream:
         return bool(self._messages)
 
     def end(self, reason: str) -> None:
-        """End the waits on both sides. The first reason is kept."""
+        """End the stream, and with it all waits on both sides. The first reason is kept."""
         with self._news:
             if self._reason is not None:
                 return
@@ -72,7 +78,9 @@ class HeartbeatStream:
         self._on_end(reason)
 
     def close(self, reason: str) -> None:
-        """`end`, and join the thread: the process must not exit while it waits in native code."""
+        """Call `end`, then join the receiving thread: the process must not exit while that thread
+        waits in native code.
+        """
         self.end(reason)
         self._thread.join()
 

@@ -17,16 +17,20 @@ class RankLayout:
     shards: tuple[str, ...]
     """JSON of `penstock_decoder::Shard` for each rank."""
     group_numbers: int
-    """Maximum float32 values that a rank contributes to one all-reduce."""
+    """Maximum number of float32 values that a rank contributes to one all-reduce."""
     rows_bytes: int
     """Maximum bytes of the residual stream that a stage sends to the next."""
     plan_bytes: int
     """Maximum bytes of a plan, or of a transfer if there are tiers."""
     result_bytes: int
     spare_messages: int = 0
-    """Transfers in flight beside the plans, in each direction."""
+    """Messages about transfers that may be in flight in addition to plans and results, in each
+    direction.
+    """
     own_sums: bool = False
-    """Whether the ranks of a stage sum over streams, even on one host, instead of shared memory."""
+    """Whether the backend does its own all-reduce, so that the ranks of a stage are connected by
+    streams, even on one host, instead of shared memory.
+    """
 
     @property
     def size(self) -> int:
@@ -34,12 +38,16 @@ class RankLayout:
 
     @property
     def depth(self) -> int:
-        """Plans in flight that keep every rank busy: one for each stage, but at least two."""
+        """Number of plans in flight that keep every rank busy: one for each stage, but at least
+        two.
+        """
         return max(self.pp, 2)
 
     @property
     def plan_cells(self) -> int:
-        """Ring cells for messages to the ranks: plans in flight, and the one being written."""
+        """Ring cells (messages) towards the ranks: plans and transfers in flight, and the message
+        that is being written.
+        """
         return self.depth + 1 + self.spare_messages
 
     @property
@@ -60,7 +68,7 @@ class RankTask:
 
     rank: int
     reads: bool
-    """Whether the engine reads its results."""
+    """Whether the engine reads this rank's results."""
     config: str
     """JSON of `EngineConfig`."""
     shard: str

@@ -17,7 +17,8 @@ MIB = 2**20
 
 
 class SharedFiles:
-    """Unlinked files on `parent`, a directory in memory. Nothing is left behind, even after a kill.
+    """Files for shared memory in `parent`, a directory in memory (tmpfs). They are unlinked at
+    once, so nothing is left behind, even after a kill.
 
     This process, and processes that inherit `descriptors`, open them through /proc/self/fd. Other
     processes of the same user open them through the process id `process`, until `close`.
@@ -47,7 +48,9 @@ class SharedFiles:
         return {"path": self._unlink(file), "slots": cells, "capacity": capacity}
 
     def group(self, ranks: int, capacity: int) -> dict[str, Any]:
-        """Arguments of a new rank group, without the rank. `capacity` is in float32 values."""
+        """Create the shared memory of a rank group; returns the arguments for opening it, without
+        the rank. `capacity` is in float32 values.
+        """
         from penstock._native import create_group
 
         file = self._directory / "group"
@@ -55,13 +58,15 @@ class SharedFiles:
         return {"path": self._unlink(file), "ranks": ranks, "capacity": capacity}
 
     def abort_handles(self) -> list[AbortHandle]:
-        """One handle for each file."""
+        """Handles that end all waits on the files, one for each file."""
         from penstock._native import AbortHandle
 
         return [AbortHandle(f"/proc/self/fd/{descriptor}") for descriptor in self.descriptors]
 
     def seal(self) -> None:
-        """Call after the last file. PenstockError if the file system has too little space."""
+        """Must be called after the last file is created. Raises PenstockError if the file system
+        has too little space for all of them.
+        """
         self._remove_directory()
         needed = sum(os.fstat(descriptor).st_size for descriptor in self.descriptors)
         room = os.statvfs(self._parent)
@@ -94,7 +99,7 @@ class LocalResources:
     """Creates the resources of `topology.comm_resources` on this host. Call `close` when the ranks
     have opened them.
 
-    `process` is as for `SharedFiles`.
+    `process`: id under /proc through which others open the files, as for `SharedFiles`.
     """
 
     def __init__(self, directory: Path, process: str = "self") -> None:
@@ -124,7 +129,9 @@ class LocalResources:
         return {"kind": "stream", "address": self._reserve(*sizes)}
 
     def _reserve(self, host: str) -> str:
-        """A free port. A bound socket holds it until the rank's listener shares the address."""
+        """Reserve a free port of `host`; returns `host:port`. A bound socket holds the port until
+        the rank's listener shares the address.
+        """
         held = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         self._ports.append(held)
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""Messages between an executor and its ranks. The first byte is the kind.
+"""Messages between an executor and its ranks. The first byte of a message is its kind.
 
 To a rank: `P` a plan, `T` a transfer (`core.codec`, `ranks.transfers`), `A` allocate, `O` open the
 tiers, `E` close them. From a rank: the answers below.
@@ -46,7 +46,7 @@ class LoadStatus:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """KV blocks are allocated; the rank awaits plans."""
+    """The KV pools are allocated; the rank waits for plans."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +68,15 @@ class Failed:
     fatal: bool
     """Whether the rank ends because its backend is unusable."""
     derived: bool
-    """Whether it is a consequence of the loss of another rank."""
+    """Whether the failure is only a consequence of the loss of another rank."""
     at: float
-    """Monotonic time of the rank's host."""
+    """Monotonic time of the rank's host, in seconds."""
 
     @classmethod
     def of(cls, rank: int, step: int, error: Exception) -> Failed:
-        """Fatal, except for a ValueError in a step, which means that only the plan was wrong."""
+        """The failure for an error. It is fatal, except for a ValueError in a step, which means
+        that only the plan was invalid.
+        """
         known = isinstance(error, PenstockError)
         return cls(
             rank=rank,
@@ -92,7 +94,7 @@ class MoverReport:
     """State of the rank's tiers: sent once they are open, then after each change."""
 
     report: str
-    """JSON."""
+    """JSON of `KvMover.report`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,9 @@ Answer = Single | TransferResults
 
 
 def encode_allocate(blocks: Sequence[int]) -> bytes:
-    """`blocks` has the number of blocks of each KV group."""
+    """The message that lets a rank allocate its pools. `blocks` has the number of blocks of each KV
+    group.
+    """
     return ALLOCATE + json.dumps(list(blocks)).encode()
 
 
@@ -139,14 +143,17 @@ def encode_answer(answer: Single, capacity: int | None = None) -> bytes:
         return b"E"
     fields = asdict(answer)
     if capacity is not None:
-        # JSON takes up to six bytes for a character; a traceback's end matters most.
+        # JSON takes up to six bytes for a character, and two texts share the capacity. A traceback
+        # keeps its end, which matters most.
         room = max(capacity - 512, 0) // 12
         fields.update(message=answer.message[:room], trace=answer.trace[-room:] if room else "")
     return b"F" + json.dumps(fields).encode()
 
 
 def encode_results(results: Iterable[TransferResult], capacity: int) -> Iterator[bytes]:
-    """Answers of at most `capacity` bytes each; none if there are no results."""
+    """Encode the results of transfers as messages of at most `capacity` bytes each; none if there
+    are no results.
+    """
     return (b"M" + batch for batch in encode_moved(results, capacity - 1))
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 MAPS = Path("/proc/self/maps")
 MEMORY = Path("/dev/shm")
 NAME = re.compile(r"sem\.(?:hdr|obj)(\d+)-(\d+)")
-"""Process id of the Ray process that created it, and its wall-clock time in nanoseconds."""
+"""Name of such a semaphore: id of the Ray process that created it, and the wall-clock time of the
+creation in nanoseconds.
+"""
 
 
 def forget_graph_semaphores(since: int, maps: Path = MAPS, memory: Path = MEMORY) -> list[str]:

@@ -15,9 +15,11 @@ from penstock.executor.ranks.layout import RankLayout
 
 LOOPBACK = "127.0.0.1"
 PATIENCE = 600.0
-"""Seconds that a rank waits for another. A last resort: lost ranks are detected by other means."""
+"""Seconds that a rank waits for a message of another rank. A last resort: lost ranks are detected
+by other means, and sooner.
+"""
 PIPE_CELLS = 2
-"""Ring cells of a pipe: a stage may be one step ahead of the next."""
+"""Ring cells (steps' rows) of a pipe between stages: a stage may be one step ahead of the next."""
 
 
 class Host(Protocol):
@@ -33,7 +35,9 @@ class Host(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CommResource:
-    """A shared resource, created by rank `maker` for `users`: (rank, field of its wiring) pairs."""
+    """Shared memory or a port, created on the host of rank `maker`. `users` has the ranks that use
+    it, each with the field of its wiring that describes it.
+    """
 
     maker: int
     request: tuple[Any, ...]
@@ -44,8 +48,9 @@ class CommResource:
 def comm_resources(
     layout: RankLayout, hosts: Sequence[Host] | None = None, carried: str = ""
 ) -> list[CommResource]:
-    """Resources for ranks on these hosts, or on a single one. If the caller carries the residual
-    streams, no pipes are created: `carried` is then "carried" (as bytes) or "tensors".
+    """The communication resources that ranks need, on `hosts` (of each rank) or on a single host.
+    If the caller carries the residual streams between stages, no pipes are created: `carried` is
+    then "carried" (as bytes) or "tensors".
     """
     found = []
     for stage in range(layout.pp):
@@ -83,7 +88,9 @@ def wire(
     made: Sequence[dict[str, Any]],
     carried: str = "",
 ) -> list[dict[str, Any]]:
-    """`penstock_decoder::Wiring` of each rank, without keys. `made` corresponds to `resources`."""
+    """`penstock_decoder::Wiring` of each rank, without the keys of streams. `made` has what
+    `LocalResources.make` returned for each of `resources`.
+    """
     wirings = [_empty(layout, rank // layout.tp, carried) for rank in range(layout.size)]
     for resource, fields in zip(resources, made, strict=True):
         streams = fields.get("kind") == "stream"
@@ -98,7 +105,7 @@ def wire(
 
 
 def keyed(wiring: dict[str, Any], key: bytes) -> str:
-    """JSON of a wiring with the key of its streams. The key itself is never sent over a stream."""
+    """JSON of a wiring, with the key of its streams added. Keys are never sent over a stream."""
     whole = dict(wiring)
     for name in ("group", "before", "after"):
         if whole[name] is not None and whole[name]["kind"] == "stream":

@@ -21,8 +21,8 @@ END = b"E"
 
 def encode_transfer(transfer: Transfer, after: int) -> bytes:
     """Encode a transfer. `after` is the number of plans, counted since the tiers were opened, that
-    the rank must have computed before it: the plans whose results the engine has read. Ranks other
-    than the reading one may lag a little.
+    the rank must have computed before it starts the transfer: the plans whose results the engine
+    has read. Ranks other than the one whose results it reads may lag a little.
     """
     return TRANSFER + _native.encode_transfer(transfer, after)
 
@@ -40,12 +40,16 @@ def decode_transfer(data: bytes) -> tuple[Transfer, int]:
 
 
 def transfer_bytes(blocks: int) -> int:
-    """Maximum bytes of a transfer for a pool of `blocks` blocks."""
+    """Maximum bytes of the message for a transfer of at most `blocks` blocks, counted over all KV
+    groups.
+    """
     return len(TRANSFER) + _native.transfer_bytes(blocks)
 
 
 def encode_moved(batch: Iterable[TransferResult], capacity: int) -> list[bytes]:
-    """Messages of at most `capacity` bytes each. Error texts are truncated to 1 KiB."""
+    """Encode the results of transfers as messages of at most `capacity` bytes each. Error texts are
+    truncated to 1 KiB.
+    """
     return _native.encode_transfer_results(batch, capacity)
 
 

@@ -1,4 +1,4 @@
-"""Actors of the ranks: called, watched, ended together."""
+"""Ranks as Ray actors: called, watched, ended together."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from penstock.executor.ray.cluster import Cluster
 from penstock.executor.ray.placement import Placement, RankPlacement
 
 NOTICE = 5.0
-"""Timeout in seconds for killed actors to end."""
+"""Seconds that killed actors get to end."""
 START = 120.0
 """Timeout in seconds for actors to start: one process each, on nodes that may be busy."""
 
 SETTLE = 1.0
-"""Seconds that a lost connection waits for the end of the rank behind it. Ray reports a killed
-process later than the rank's peers notice it.
+"""After an actor has ended only because it lost a connection, seconds to wait for the end of the
+rank that caused it. Ray reports a killed process later than the rank's peers notice it.
 """
 
 log = logging.getLogger("penstock.executor")
 
 
 class Actors:
-    """One actor of class `kind` for each rank. `on_exit` is called once, on a thread, at the first
-    end. An actor that caused the loss takes precedence over actors that only lost their connection
-    to it.
+    """One actor of class `kind` for each rank. `on_exit` is called once, on a thread, when the
+    first actor ends. It gets the actor that caused the loss rather than those that only lost their
+    connection to it.
     """
 
     def __init__(
@@ -61,18 +61,24 @@ class Actors:
         self._watcher.start()
 
     def greet(self) -> None:
-        """Wait until all actors have started. PenstockError names the first that has not."""
+        """Wait until all actors have started. Raises PenstockError, which names the first that has
+        not.
+        """
         self.pids = self.get({r: handle.greet.remote() for r, handle in enumerate(self.handles)})
 
     def everywhere(self, method: str) -> None:
-        """Call `method` on all ranks, concurrently with their other calls."""
+        """Call `method` on all ranks and wait for the results. It runs concurrently with their
+        other calls.
+        """
         calls = [
             getattr(handle, method).options(concurrency_group="control") for handle in self.handles
         ]
         self.get({rank: call.remote() for rank, call in enumerate(calls)})
 
     def get(self, refs: Mapping[int, Any], timeout: float = START) -> list[Any]:
-        """Results of calls by rank. PenstockError names the first rank without one."""
+        """Wait for the results of calls, given by rank. Raises PenstockError, which names the first
+        rank without a result within `timeout` seconds.
+        """
         deadline = time.monotonic() + timeout
         found = []
         for rank, ref in refs.items():
@@ -93,12 +99,14 @@ class Actors:
         return f"rank {rank} (on {where}{process})"
 
     def cut_off(self, rank: int, reason: str) -> None:
-        """Report a rank whose stream ended, after its last answer, without waiting for its end."""
+        """Report a rank as lost whose stream has ended after its last answer, without waiting for
+        Ray to report its end.
+        """
         self._cut_off = True
         self._lost(rank, reason)
 
     def _lost(self, rank: int, reason: str) -> None:
-        """Report the first loss. Later losses are its consequences."""
+        """Report a loss to `on_exit` if it is the first. Later ones are its consequences."""
         with self._lock:
             if self._over:
                 return
@@ -107,8 +115,8 @@ class Actors:
         self._on_exit(RankExit(rank, lost, time.monotonic()))
 
     def await_report(self) -> None:
-        """Call when a Ray operation failed, before killing the actors for it. Afterwards, if an
-        actor has ended, `on_exit` has the cause.
+        """Call when a Ray operation failed, before killing the actors for it. Waits until `on_exit`
+        has been called, if an actor has ended.
         """
         self._watcher.join(2 * SETTLE)
 
@@ -128,7 +136,7 @@ class Actors:
         return len(done) == len(self._stays)
 
     def end(self, notice: float = NOTICE) -> None:
-        """Kill the actors. They hold nothing that a kill could damage."""
+        """Kill the actors. They hold no state that a kill could damage."""
         with self._lock:
             self._over = True
         self.kill()
@@ -152,7 +160,9 @@ class Actors:
         self._lost(*first)
 
     def _end(self, stay: Any) -> tuple[str, bool]:
-        """Why an actor ended, and whether that is a consequence of another rank's loss."""
+        """The reason why an actor ended, and whether it is a consequence of another rank's loss.
+        `stay`: the actor's call of `stay`, which has returned.
+        """
         try:
             answer = self._ray.get(stay)
         except self._ray.exceptions.RayError as error:

@@ -1,4 +1,4 @@
-"""Plans as calls: one to each actor, or one execution of a compiled graph."""
+"""Plans as calls on Ray: one call to each actor, or one execution of a compiled graph."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from penstock.executor.ray.cluster import Cluster
 
 
 class CallAnswers:
-    """Results of one actor's calls, in order. At most `keep` calls may be in flight."""
+    """Results of one actor's calls, in the order of the calls. At most `keep` calls may be in
+    flight.
+    """
 
     def __init__(self, ray: Any, name: str, keep: int) -> None:
         self._ray = ray
@@ -28,13 +30,17 @@ class CallAnswers:
         self._lost = False
 
     def add(self, ref: Any) -> None:
-        """Append a call. Discards the oldest result if the executor does not read this rank."""
+        """Append a call. If more than `keep` are unread, the oldest result is taken; a rank that
+        the executor does not read answers with nothing.
+        """
         self._refs.append(ref)
         if len(self._refs) > self._keep:
             self._take(0.0)
 
     def add_load(self, ref: Any, next_report: Callable[[], Any]) -> None:
-        """Append a load. Its progress reports come from `next_report`, up to an empty one."""
+        """Append a load. `next_report` calls the actor for a progress report; an empty report ends
+        them.
+        """
         self._next_report, self._report = next_report, next_report()
         self.add(ref)
 
@@ -59,7 +65,9 @@ class CallAnswers:
         self._reason = reason
 
     def _take(self, timeout: float) -> bool:
-        """Take the oldest result, or a progress report; returns whether there was one."""
+        """Take the result of the oldest call, or a progress report; returns whether one arrived
+        within `timeout` seconds.
+        """
         if self._lost:
             return False
         try:
@@ -80,7 +88,7 @@ class CallAnswers:
 
 
 class Calls:
-    """Channel that sends each message as a call of `step`."""
+    """Channel that sends each message as a call of the actors' method `step`."""
 
     def __init__(self, cluster: Cluster, actors: Actors, depth: int) -> None:
         self._handles = actors.handles
@@ -107,8 +115,9 @@ class GraphAnswers:
         self.messages: deque[bytes] = deque()
 
     def receive(self, timeout: float) -> bytes | None:
-        """Read the next execution, without a timeout, because Ray cannot resume an abandoned read.
-        The read ends if an actor ends.
+        """The rank's next answer. Reads the next execution without a timeout, because Ray cannot
+        resume a read that was given up; the read ends if an actor ends. `timeout` applies only if
+        no execution is in flight.
         """
         if not self.messages:
             self._graph.read(timeout)
@@ -122,8 +131,8 @@ class Graph:
     """Channel that sends plans as executions of a compiled graph: input, the ranks of each stage in
     turn, output.
 
-    `edges` has Ray's communicator of each rank that sends rows to the next stage as a tensor; empty
-    if rows travel as bytes.
+    `edges` has a communicator for each rank that sends its rows (the residual stream) to the next
+    stage as a tensor; empty if rows travel as bytes.
     """
 
     def __init__(
@@ -155,7 +164,7 @@ class Graph:
             raise ConnectionError(str(error)) from error
 
     def read(self, timeout: float) -> None:
-        """Distribute the answers of the oldest execution."""
+        """Wait for the oldest execution, and give each rank's answer to its `GraphAnswers`."""
         if self._reason is not None:
             raise ConnectionError(self._reason)
         if not self._refs:
@@ -183,7 +192,8 @@ class Graph:
         nodes = [handle.stage.bind(given) for handle in handles[:tp]]
         for start in range(tp, len(handles), tp):
             row = handles[start : start + tp]
-            # The shape varies: a step has as many rows as its plan, and a failed step has none.
+            # The tensor's shape is not fixed: a step has as many rows as its plan, and a failed
+            # step has none.
             for node, edge in zip(nodes, self._edges[start - tp : start], strict=bool(self._edges)):
                 node.with_tensor_transport(transport=edge)
             nodes = [
@@ -192,7 +202,9 @@ class Graph:
         return nodes
 
     def _hand_out(self, column: int, answer: bytes) -> None:
-        """Distribute one answer. A failure also counts for all later stages, which had no input."""
+        """Give the answer of the last stage's rank `column` to its `GraphAnswers`. A failure counts
+        for the failed rank and those of later stages, which had no input.
+        """
         failed = decode_answer(answer) if is_failed(answer) else None
         if isinstance(failed, Failed):
             for rank in range(failed.rank, len(self.answers), self._tp):

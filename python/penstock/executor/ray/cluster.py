@@ -1,4 +1,4 @@
-"""A Ray cluster: an existing one, or one started for this engine alone."""
+"""A Ray cluster: an existing one, or one that is started for this engine alone (an own cluster)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from penstock.executor.ray.cluster_reaper import ClusterReaper
 
 MIB = 2**20
 LEAST_STORE = 128 * MIB
-"""Minimum size of the object store of an own cluster. Only compiled graphs use it."""
+"""Minimum bytes of the object store of an own cluster. Only compiled graphs use the store."""
 REACH = 5.0
-"""Timeout in seconds to connect to a cluster. Ray itself would retry for a minute, then exit."""
+"""Timeout in seconds of the check that a cluster's address can be reached. Ray itself would retry
+for a minute, then exit.
+"""
 
 log = logging.getLogger("penstock.executor")
 
@@ -32,7 +34,9 @@ class Node:
 
 
 class Cluster:
-    """The subset of Ray in use. `own_cpus` and `store` (bytes) apply only to an own cluster."""
+    """The functions of Ray that the executor uses. `own_cpus` (number of CPUs) and `store` (bytes
+    of the object store) apply only to an own cluster.
+    """
 
     def __init__(self, address: str | None, own_cpus: int, store: int) -> None:
         address = prepare_ray_environment(address)
@@ -96,11 +100,11 @@ class Cluster:
         return placement_group(list(bundles), strategy=strategy)
 
     def reserved(self, group: Any, timeout: float) -> bool:
-        """Whether the group is placed within `timeout` seconds."""
+        """Wait for a placement group; returns whether it is placed within `timeout` seconds."""
         return bool(group.wait(timeout))
 
     def bundle_nodes(self, group: Any) -> list[str]:
-        """The node of each bundle."""
+        """Id of the node on which each bundle of a placement group is."""
         from ray.util.placement_group import placement_group_table
 
         found: dict[int, str] = placement_group_table(group)["bundles_to_node_id"]
@@ -117,7 +121,7 @@ class Cluster:
         self, kind: type, group: Any, bundle: int, gpus: int, environment: dict[str, str]
     ) -> Any:
         """An actor on one CPU and `gpus` GPUs of a bundle. It sees only these GPUs
-        (CUDA_VISIBLE_DEVICES). Calls in the group "control" overtake the others.
+        (CUDA_VISIBLE_DEVICES). Calls in the concurrency group "control" overtake its other calls.
         """
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -135,7 +139,9 @@ class Cluster:
         return self.ray.remote(concurrency_groups={"control": 2})(kind).options(**options).remote()
 
     def graph(self, build: Any, in_flight: int, buffer_bytes: int, overlap: bool) -> Any:
-        """A compiled graph. `build` receives the input node and returns the last nodes."""
+        """A compiled graph for at most `in_flight` executions. `build` receives the input node and
+        returns the output nodes.
+        """
         from ray.dag import InputNode, MultiOutputNode
 
         # Silence Ray's report of every dead actor; the executor reports the first.
@@ -150,7 +156,9 @@ class Cluster:
 
 
 def _reach(address: str) -> None:
-    """Raise PenstockError if nothing listens at host:port. Ray checks other forms of addresses."""
+    """Raise PenstockError if nothing listens at `address`, if that is host:port. Ray checks other
+    forms of addresses itself.
+    """
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         return

@@ -1,8 +1,8 @@
-"""Ends an own Ray cluster, even if its engine was killed.
+"""Ends a Ray cluster that was started for one engine, even if that engine was killed.
 
-Ray's agents outlive a killed engine by a minute. A small process therefore keeps handles of the
-cluster's processes, and kills those that remain when its standard input ends. It runs this file as
-a script.
+Ray's agents outlive a killed engine by a minute. A small process therefore keeps handles (pidfds)
+of the cluster's processes. When its standard input ends, that is, when the engine has ended, it
+kills those that still run. It runs this file as a script.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ NOTICE = 5.0
 
 
 class ClusterReaper:
-    """Reaper of all processes that descend from this one at construction."""
+    """Starts the small process. It watches over all processes that descend from this one at that
+    time.
+    """
 
     def __init__(self) -> None:
         command = [sys.executable, "-I", __file__]
@@ -30,7 +32,7 @@ class ClusterReaper:
             self._process.stdin.flush()
 
     def end(self) -> None:
-        """Kill the remaining processes; returns when the reaper has ended."""
+        """Kill the processes that remain; returns when the small process has ended."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             self._process.stdin.close()
@@ -38,7 +40,7 @@ class ClusterReaper:
 
 
 def descendants(pid: int) -> list[int]:
-    """Process ids of all descendants."""
+    """Process ids of all descendants of process `pid`."""
     found = [pid]
     for each in found:
         for children in Path(f"/proc/{each}/task").glob("*/children"):
@@ -50,7 +52,8 @@ def descendants(pid: int) -> list[int]:
 def main() -> int:
     handles = []
     for pid in sys.stdin.buffer.readline().split():
-        # Process ids are reused; pidfds are not.
+        # Process ids are reused, so a kill by id could hit another process; a pidfd always means
+        # the same process.
         with suppress(ProcessLookupError):
             handles.append(os.pidfd_open(int(pid)))
     sys.stdin.buffer.read()

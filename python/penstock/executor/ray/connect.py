@@ -1,4 +1,4 @@
-"""Ranks as Ray actors: placement, connection, start."""
+"""The executor for ranks as Ray actors: placement, connection, start."""
 
 from __future__ import annotations
 
@@ -44,22 +44,24 @@ if TYPE_CHECKING:
 PLACEMENT = 60.0
 """Timeout in seconds for the cluster to place the ranks."""
 CALLED = 60.0
-"""Timeout in seconds for ranks on other nodes to call the engine."""
+"""Timeout in seconds for ranks on other nodes to connect to the engine."""
 SILENCE = 1.25
 """Seconds without a heartbeat after which a rank on another node counts as lost."""
 NUMBER = 16
-"""Maximum size of a rank's first message, which is its number."""
+"""Maximum bytes of the first message of a rank that connects: its number as text."""
 ENVELOPE = 4096
 """Bytes that Ray may add to a message."""
 GRAPHS = {"compiled-graph": "carried", "compiled-graph-tensors": "tensors"}
-"""Channels that are compiled graphs, each with the way rows travel between stages."""
+"""Control channels that are compiled graphs, each with the way in which rows (the residual stream)
+travel between stages.
+"""
 
 log = logging.getLogger("penstock.executor")
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One engine on a cluster. `key` authenticates all streams."""
+    """What the start of one engine on a cluster needs. `key` authenticates all streams."""
 
     layout: RankLayout
     config: EngineConfig
@@ -80,12 +82,14 @@ def connect_ray(
 ) -> RanksExecutor:
     """Start the ranks; returns when all have loaded. `allocate` then runs a first step across them.
 
-    PenstockError: no Ray, no cluster, no room, or the reason of the first rank that cannot load.
+    Raises PenstockError if Ray is missing, the cluster is not reached or has no room, or with the
+    reason of the first rank that cannot load.
     """
     _check(config)
     largest = max(layout.plan_bytes, layout.rows_bytes, layout.result_bytes, LEAST_ANSWER)
     messages = largest + ENVELOPE
-    # Each rank writes to its own buffers, the engine to one set. Double that, for safety.
+    # Each rank writes to buffers of its own, and the engine to one more set. Twice that, for
+    # safety.
     store = 2 * (layout.size + 1) * (layout.depth + 1) * messages
     cleanup = ExitStack()
     try:
@@ -104,7 +108,8 @@ def connect_ray(
 def _check(config: EngineConfig) -> None:
     channel = config.parallel.ray_channel
     if config.tiers.tiers and channel != "ring":
-        # Actor calls would queue behind steps, and a graph carries plans only.
+        # Transfers need the channel `ring`: as actor calls they would queue behind steps, and a
+        # graph carries plans only.
         raise InvalidValueError("--ray-channel", channel, "ring, which --kv-tier needs")
     if GRAPHS.get(channel) != "tensors":
         return
@@ -153,7 +158,9 @@ def _close_streams(streams: dict[int, HeartbeatStream]) -> None:
 def _open_streams(
     launch: Launch, actors: Actors, placement: Placement, streams: dict[int, HeartbeatStream]
 ) -> None:
-    """Open a stream to each rank on another node: heartbeats need it in any case."""
+    """Open a stream to each rank on another node, with any control channel, because the heartbeats
+    need it.
+    """
     from penstock._native import StreamListener
 
     here = launch.cluster.here
@@ -175,7 +182,7 @@ def _open_streams(
 
 
 def _accept(listener: StreamListener) -> tuple[int, Any]:
-    """Accept the next rank that calls; returns its number and stream."""
+    """Accept the connection of the next rank; returns its number and stream."""
     try:
         stream = listener.accept(CALLED)
         return int(stream.receive(CALLED, NUMBER) or b""), stream
@@ -209,7 +216,9 @@ def _abort_handles(
     resources: Sequence[CommResource],
     made: Sequence[dict[str, Any]],
 ) -> list[Any]:
-    """Abort handles of this node's shared memory. Memory of other nodes ends with their actors."""
+    """Abort handles for the shared memory on this node. Waits on other nodes end with
+    their actors.
+    """
     from penstock._native import AbortHandle
 
     return [
@@ -241,7 +250,9 @@ def _load(launch: Launch, actors: Actors, tasks: Sequence[RankTask]) -> None:
 
 
 def _compile(launch: Launch, actors: Actors, cleanup: ExitStack, executor: RanksExecutor) -> None:
-    """Replace calls by executions of a compiled graph, and compute the first step."""
+    """Send plans as executions of a compiled graph from now on, in place of calls, and compute the
+    first step.
+    """
     log.warning(
         "Ray's compiled graphs keep a CPU of each rank busy, even when there is nothing to compute"
     )

@@ -1,10 +1,11 @@
-"""Edges of a compiled graph that carry tensors: rows between two stages, without a host copy.
+"""Edges of a compiled graph that carry tensors: rows (the residual stream) between two stages,
+without a copy through the host.
 
 Ray sends a tensor's shape and type through shared memory, and leaves the data to a communicator. On
 GPUs that is `Edge`, an NCCL connection of two ranks. On torch's CPU device it is Ray's
 `CPUCommunicator`, which also uses shared memory.
 
-Shapes are not static: a step has as many rows as its plan, and a failed step has none.
+Shapes vary: a step has as many rows as its plan, and a failed step has none.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from penstock.executor.ray.actors import Actors
 
 
 class Edge:
-    """Ray's communicator between a rank and the receiver of its rows, used on the actors."""
+    """A communicator, in Ray's sense, between a rank and the rank that receives its rows. Ray calls
+    it in the two actors.
+    """
 
     def __init__(self, actors: Sequence[Any], wiring: dict[str, Any]) -> None:
         self._actors = list(actors)
@@ -67,7 +70,9 @@ class Edge:
             pair.close()
 
     def _move(self, move: Callable[[], Any]) -> Any:
-        """Run a transfer and record its error, which Ray does not report to the driver."""
+        """Send or receive. An error ends this rank, because Ray does not report it to the
+        executor.
+        """
         try:
             return move()
         except Exception as error:
@@ -82,8 +87,8 @@ class Edge:
 def open_edges(
     actors: Actors, tp: int, backend: str, *, overlap: bool, buffer_bytes: int, key: bytes
 ) -> list[Any]:
-    """Communicators of all ranks outside the last stage. Call the actors' `close_files` when the
-    graph is compiled.
+    """The communicators for compiled graphs, one for each rank outside the last stage. The caller
+    calls the actors' `close_files` once the graph is compiled.
     """
     gpus = backend in GPU_BACKENDS
     # Each rank on Ray sees only its own GPU.
@@ -103,7 +108,9 @@ def prepare(actor: Any, device: str, overlap: bool, buffer_bytes: int) -> None:
 
 
 def announce(accelerator: Any, buffer_bytes: int) -> None:
-    """Make Ray use this accelerator in this process."""
+    """Make Ray in this process use `accelerator` for tensors, and `buffer_bytes` for each
+    channel.
+    """
     from ray.dag import DAGContext
     from ray.experimental.channel import ChannelContext
     from ray.experimental.channel.accelerator_context import AcceleratorContext
@@ -112,8 +119,9 @@ def announce(accelerator: Any, buffer_bytes: int) -> None:
     ChannelContext.get_current().set_torch_device(accelerator.get_accelerator_devices()[0])
     context = DAGContext.get_current()
     context.buffer_size_bytes = buffer_bytes
-    # After this time (default 0.1 s) Ray reads an edge from its beginning again. If it already had
-    # a tensor and waited for the rest of the message, that tensor and the next step would be lost.
+    # Seconds (by default 0.1) after which Ray begins to read an edge from its start again. If it
+    # had read a tensor already and waited for the rest of the message, that tensor and the next
+    # step would be lost.
     context.read_iteration_timeout = PATIENCE
 
 
@@ -146,7 +154,7 @@ def connect_cpus(actors: Actors, tp: int) -> list[Any]:
 
 
 def _accelerator() -> Any:
-    """The accelerator registered in this process."""
+    """The accelerator that `announce` has registered with Ray in this process."""
     from ray.experimental.channel.accelerator_context import AcceleratorContext
 
     return AcceleratorContext.get()

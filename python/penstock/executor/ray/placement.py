@@ -1,4 +1,6 @@
-"""Placement of stages. The ranks of a stage form one bundle, so they share a node."""
+"""Placement of pipeline stages on the nodes of a Ray cluster. The ranks of a stage form one bundle
+of resources, so they share a node.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from penstock.executor.ranks import RankLayout
 from penstock.executor.ray.cluster import Cluster, Node
 
 LOOK = 1.0
-"""Seconds between polls, and before a wait is logged."""
+"""Seconds between two checks of the reservation, and before a wait for it is logged."""
 
 log = logging.getLogger("penstock.executor")
 
@@ -29,14 +31,14 @@ class Placement:
     group: Any
     ranks: tuple[RankPlacement, ...]
     gpus: int = 0
-    """GPUs of each rank."""
+    """Number of GPUs that each rank gets."""
 
 
 def place(
     cluster: Cluster, layout: RankLayout, strategy: str, deadline: float, gpus: int = 0
 ) -> Placement:
-    """Reserve one CPU and `gpus` GPUs for each rank. After `deadline` seconds, PenstockError names
-    the missing resources.
+    """Reserve one CPU and `gpus` GPUs for each rank. Raises PenstockError, which names the missing
+    resources, after `deadline` seconds.
     """
     each = {"CPU": 1, **({"GPU": gpus} if gpus else {})}
     bundle = {kind: float(count * layout.tp) for kind, count in each.items()}
@@ -61,7 +63,8 @@ def place(
 def assign(
     layout: RankLayout, places: Sequence[str], nodes: Sequence[Node], here: str
 ) -> tuple[RankPlacement, ...]:
-    """Assign stages node by node, starting with the engine's node, to minimise pipes between nodes.
+    """Assign stages to bundles node by node, beginning with the engine's node (`here`), so that few
+    pipes cross between nodes.
 
     `places` has the node of each bundle.
     """
@@ -78,7 +81,7 @@ def assign(
 
 
 def shortage(cluster: Cluster, layout: RankLayout, strategy: str, rank: Mapping[str, int]) -> str:
-    """One line with the needs of the ranks, the resources of the cluster and the remedy. `rank` has
+    """One line for an error: what the ranks need, what the cluster has, and the remedy. `rank` has
     the resources that each rank needs.
     """
     nodes = cluster.nodes()

@@ -1,1 +1,3 @@
-"""The loop of one rank: receive a message, let the backend compute it, answer. No policy."""
+"""The loop of one rank: receive a message, let the backend compute it, answer. It decides nothing
+itself.
+"""

@@ -5,5 +5,5 @@ from penstock.executor.worker.process import main
 
 status = main()
 logging.shutdown()
-# The movers' threads run native code, which Python cannot end.
+# Threads of the KV mover run native code, which an exit of the interpreter cannot end.
 os._exit(status)

@@ -27,14 +27,16 @@ from penstock.executor.worker.process import open_rings, open_stream
 FETCH = 60.0
 """Timeout in seconds to fetch the rows of a step that is already computed."""
 LOADED = b""
-"""Sent instead of a progress report when the load has ended."""
+"""What `loading` returns instead of a progress report when the load has ended."""
 CARRIED = b"X"
-"""First byte of a residual stream sent as bytes, which distinguishes it from an answer."""
+"""First byte of a residual stream that is sent as bytes. It distinguishes the stream from an
+answer.
+"""
 
 
 class Actor:
-    """Actor of one rank. Methods are called in this order. `stay` runs concurrently until the rank
-    ends, and `loading` runs concurrently with `load`.
+    """Actor of one rank. Its methods are called in the order in which they are defined. `stay` runs
+    concurrently until the rank ends, and `loading` runs concurrently with `load`.
     """
 
     def __init__(self) -> None:
@@ -52,23 +54,29 @@ class Actor:
         return os.getpid()
 
     def stay(self) -> bytes:
-        """Block until the rank ends; returns the answer that explains it, if not sent."""
+        """Block until the rank ends. Returns the answer that explains the end, if it was not sent
+        otherwise; else nothing.
+        """
         self._over.wait()
         return self._last_word
 
     def call(self, address: str, key: bytes, rank: int, limit: int) -> None:
-        """Open the stream to the executor on another host. This process ends with it."""
+        """Open the stream to the executor on another host. When the stream ends, this
+        process ends.
+        """
         self._stream = open_stream(address, key.hex(), str(rank), limit)
 
     def make(self, requests: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
-        """Create communication resources on this host, for this rank and others."""
+        """Create shared memory and ports on this host, for this rank and the ranks that
+        share them.
+        """
         self._local = LocalResources(shared_memory_directory(), str(os.getpid()))
         made = self._local.make(requests)
         self._local.files.seal()
         return made
 
     def close_files(self) -> None:
-        """Call when all ranks have opened the resources."""
+        """Close the resources that `make` created. Called when all ranks have opened them."""
         if self._local is not None:
             self._local.close()
 
@@ -80,7 +88,7 @@ class Actor:
     # Plans over rings or a stream -----------------------------------------------------------------
 
     def serve(self, job: dict[str, Any]) -> None:
-        """Answer messages until they end."""
+        """Load the model and answer messages until no more come."""
         if self._stream is not None:
             channel = MessageChannel(self._stream, self._stream, job["capacity"])
         else:
@@ -104,7 +112,7 @@ class Actor:
         return answer
 
     def loading(self) -> bytes:
-        """The next progress report of the load; LOADED at the end."""
+        """Wait for the next progress report of the load; LOADED after the last."""
         return self._loading.get()
 
     def step(self, message: bytes) -> bytes:
@@ -112,7 +120,8 @@ class Actor:
 
     def stage(self, message: bytes, carried: Any = None) -> Any:
         """Compute one node of a compiled graph. Takes the previous stage's residual stream as bytes
-        or a tensor; returns its own, or the answer if it is the last stage. Failures are passed on.
+        or a tensor; returns its own, or, in the last stage, the answer. A failed step's answer is
+        returned in place of a stream, and passed on by later stages.
         """
         if carried is not None:
             in_bytes = isinstance(carried, bytes)
@@ -123,7 +132,8 @@ class Actor:
         if not is_failed(answer):
             return answer if self._last else self._carry()
         if not self._rank.usable:
-            # The graph's answer may never arrive, because other ranks wait for this one.
+            # Report the answer through `stay` too: through the graph it may never arrive, because
+            # other ranks wait for this one.
             self._last_word = answer
             self._over.set()
         return answer
@@ -133,5 +143,7 @@ class Actor:
         return CARRIED + rows if isinstance(rows, bytes) else rows
 
     def forget_graph_semaphores(self) -> None:
-        """Call after the graph's first execution."""
+        """Unlink the semaphores that Ray leaves behind. Called after the graph's first
+        execution.
+        """
         forget_graph_semaphores(self._loaded)

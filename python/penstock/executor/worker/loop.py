@@ -32,13 +32,15 @@ if TYPE_CHECKING:
     from penstock._native import RingReader, RingWriter
 
 WAIT = 60.0
-"""Timeout of one wait for a message, in seconds."""
+"""Seconds of one wait for a message, after which the rank waits again."""
 NOTHING = b""
-"""The answer of a rank whose results are not read."""
+"""The answer to a plan by a rank whose results the engine does not read."""
 
 
 class MessageChannel:
-    """A channel over rings in shared memory, or over a stream."""
+    """Channel to the executor over rings in shared memory, or over a stream. `capacity`: maximum
+    bytes of an answer.
+    """
 
     def __init__(
         self,
@@ -68,10 +70,10 @@ class MessageChannel:
 
 @dataclass(slots=True)
 class Step:
-    """A plan in flight."""
+    """A plan that a rank has received and not answered."""
 
     number: int = 0
-    """Step number; 0 if the bytes were no valid plan."""
+    """Step number; 0 if the message was no valid plan."""
     future: StepFuture | None = None
     outcome: StepResult | Exception | None = None
 
@@ -85,8 +87,8 @@ class Step:
 
 
 class Rank:
-    """Computes the answers to messages, at most `capacity` bytes each. Every exception of the
-    backend becomes an answer. `usable` is False after a fatal one.
+    """One rank without its channel: computes the answers to messages, at most `capacity` bytes
+    each. Every exception of the backend becomes an answer. `usable` is False after a fatal one.
     """
 
     backend: CarryingBackend
@@ -108,7 +110,9 @@ class Rank:
         return encode_answer(loaded)
 
     def start(self, message: bytes) -> Step:
-        """Submit a plan to the backend."""
+        """Decode a plan and submit it to the backend. Does not raise: an error becomes the step's
+        outcome.
+        """
         step = Step()
         try:
             plan = decode_plan(message)
@@ -119,7 +123,7 @@ class Rank:
         return step
 
     def finish(self, step: Step) -> bytes:
-        """The answer to a plan."""
+        """Wait for a step; returns the answer to its plan."""
         step.wait()
         if isinstance(step.outcome, StepResult):
             reads = self._task.reads
@@ -134,7 +138,7 @@ class Rank:
         return self.finish(self.start(message))
 
     def failure(self, error: Exception) -> bytes:
-        """The answer to an error outside the steps, which ends the rank."""
+        """The answer that reports an error outside the steps. Such an error ends the rank."""
         return encode_answer(Failed.of(self._task.rank, 0, error), self._capacity)
 
     def _fail(self, step: int, error: Exception) -> bytes:
@@ -147,7 +151,8 @@ class Rank:
             self.backend.allocate(decode_allocate(message))
         except Exception as error:  # noqa: BLE001 - the engine gets every error
             return self._fail(0, error)
-        # Loaded objects stay and steps create no reference cycles: disable the collector.
+        # Loaded objects stay, and steps create no reference cycles, so the garbage collector would
+        # only cost time.
         gc.collect()
         gc.freeze()
         gc.disable()
@@ -155,7 +160,8 @@ class Rank:
 
 
 def serve(rank: Rank, channel: Channel) -> bool:
-    """Load the model and answer messages until they end; returns False if the rank became unusable.
+    """Load the model, then answer messages until no more come; returns False if the rank became
+    unusable.
 
     A plan that is already waiting starts before the result of the previous one is sent.
     """
@@ -189,7 +195,9 @@ def handle(message: bytes, channel: Channel, rank: Rank) -> Channel:
 
 
 def open_tiers(message: bytes, channel: Channel, rank: Rank) -> TransferChannel | None:
-    """`channel` extended by transfers; None if the tiers cannot be opened."""
+    """Open the tiers and answer. Returns `channel` extended by transfers, or None if the tiers
+    cannot be opened.
+    """
     try:
         tiers = decode_open(message)
         mover = rank.backend.open_tiers(tiers)

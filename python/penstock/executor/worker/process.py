@@ -22,9 +22,9 @@ from penstock.executor.ranks import HeartbeatStream, RankTask
 from penstock.executor.worker.loop import MessageChannel, Rank, serve
 
 PATIENCE = 600.0
-"""Timeout in seconds for the executor to read an answer."""
+"""Seconds that a rank waits for the executor to read an answer."""
 CONNECT = 30.0
-"""Timeout in seconds for an executor on another host to accept a call."""
+"""Timeout in seconds to connect to an executor on another host."""
 EXECUTOR_SILENCE = 10.0
 """Seconds without a heartbeat after which the executor counts as lost."""
 STDIN = 0
@@ -44,9 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = parser.parse_args(arguments)
     rank: int = parsed.rank
     if parsed.end_with_starter:
-        # If the starter has already ended, end of file on standard input reveals it.
+        # The kernel kills this rank when the thread that started it ends. If it has ended already,
+        # end of file on standard input tells.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    # Ctrl-C and service stops signal whole process groups, but the executor decides when ranks end.
+    # Ctrl-C and the stop of a service send signals to whole process groups. Ranks ignore them,
+    # because the executor decides when ranks end.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     job = json.loads(_line(STDIN))
@@ -59,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log.info("%s", error)
         return 0
     if "stream" in job:
-        # The stream's threads wait in native code, which an interpreter exit cannot end.
+        # Threads of the stream wait in native code, which an exit of the interpreter cannot end.
         logging.shutdown()
         os._exit(status)
     return status
@@ -74,7 +76,8 @@ def open_channel(job: dict[str, Any]) -> MessageChannel:
 
 
 def open_stream(address: str, key: str, greeting: str, limit: int) -> HeartbeatStream:
-    """Call the executor on another host and send the greeting. This process ends with the stream.
+    """Connect to the executor on another host and send the greeting. When the stream ends, this
+    process ends.
 
     `key` is in hexadecimal; `limit` is the maximum message size in bytes.
     """
@@ -95,7 +98,7 @@ def open_rings(plans: dict[str, Any], answers: dict[str, Any]) -> MessageChannel
 
 
 def _line(descriptor: int) -> bytes:
-    """Read one line from a pipe that stays open."""
+    """Read one line from a pipe without waiting for its end, because it stays open."""
     found = bytearray()
     while not found.endswith(b"\n"):
         piece = os.read(descriptor, 1 << 16)

@@ -1,5 +1,5 @@
-"""Transfers in a rank outside the engine's process: started while steps compute, answered when they
-end. Used only with tiers, so that without them plans need not be passed between threads.
+"""KV transfers in a rank outside the engine's process: started while steps compute, answered when
+they end. Used only with tiers: without tiers, plans need not be passed between threads.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.executor.ranks.messages import MoverReport, encode_answer, encode_
 from penstock.executor.ranks.transfers import decode_transfer, is_transfer
 
 REPORT = 1.0
-"""Seconds between reports on the tiers."""
+"""Seconds between reports on the state of the tiers."""
 
 
 class Channel(Protocol):
@@ -27,18 +27,19 @@ class Channel(Protocol):
     """Maximum size of an answer in bytes."""
 
     def receive(self) -> bytes | None:
-        """The next message; None if there will be no more."""
+        """Wait for the next message; None if no more will come."""
 
     def ready(self) -> bool:
-        """Whether `receive` would return one at once."""
+        """Whether `receive` would return a message at once."""
 
     def answer(self, message: bytes) -> None:
         """Answer the oldest unanswered message."""
 
 
 class TransferChannel:
-    """`channel` without its transfers. One thread receives all messages and starts the transfers.
-    Another thread answers them, between the answers to plans.
+    """A channel for all messages of `channel` but transfers, which it handles itself. One thread
+    receives all messages and starts the transfers. Another thread answers these, between the
+    answers to plans.
 
     A transfer waits for the plans whose results the engine had read when it sent the transfer: the
     results came from another rank, and this rank may still use the blocks. It does not wait for
@@ -59,7 +60,7 @@ class TransferChannel:
         self._failure = failure
         self._rest: SimpleQueue[bytes | None] = SimpleQueue()
         self._plans: deque[bool] = deque()
-        """For each unanswered message, whether it is a plan."""
+        """For each message that is not answered yet, in order: whether it is a plan."""
         self._computed = 0
         self._progress = threading.Condition()
         self._answering = threading.Lock()
@@ -87,7 +88,7 @@ class TransferChannel:
         self._send(message)
 
     def close(self) -> None:
-        """Write pending stores until the flush deadline."""
+        """Write pending stores to the tiers, for at most `flush_s` seconds."""
         self._mover.close(self._flush_s)
 
     def _send(self, message: bytes) -> None:
