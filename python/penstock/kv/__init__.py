@@ -1,4 +1,6 @@
-"""Bookkeeping of the KV pools: ownership, block tables, lookup by digest. Moves no bytes."""
+"""Bookkeeping of the KV pools in the engine: which sequences own which blocks, block tables, lookup
+of blocks by digest. Moves no bytes: the backends hold the memory.
+"""
 
 from penstock.kv.cache import BlockTable, KvCache, window_blocks
 from penstock.kv.events import KvEvents

@@ -1,8 +1,9 @@
-"""KV blocks of all groups: block tables of sequences, prefix hits, and the audit.
+"""KV blocks of all KV groups: block tables of sequences, prefix hits, and the audit.
 
-A table's index is position / block_size in every group. A group with a window holds only blocks
-that a later token can see. Blocks behind the window are released, and a prefix hit does not need
-them. With chunked attention the window does not slide: it restarts at multiples of its size.
+In every group, entry i of a block table is the block of positions i * block_size and following. A
+group with a window holds only blocks that a later token can see. Blocks behind the window are
+released, and a prefix hit does not need them. With chunked attention the window does not slide: it
+restarts at multiples of its size.
 """
 
 from __future__ import annotations
@@ -24,16 +25,20 @@ class BlockTable:
 
     groups: tuple[array[int], ...]
     behind: list[int]
-    """For each group, the leading entries without a block, which no later token sees."""
+    """For each group, number of leading entries without a block: they are behind the window, so no
+    later token sees them.
+    """
     capacity: int = 0
     """Number of tokens for which every group has blocks."""
     sent: int = 0
-    """Leading entries already sent to the executor."""
+    """Number of leading entries that a plan has carried to the executor already."""
 
 
 @dataclass(slots=True)
 class _Share:
-    """Blocks that an admitted sequence takes from one group."""
+    """Blocks that a sequence to be admitted takes from one group: `found` in the cache, `missing`
+    new ones.
+    """
 
     pool: BlockPool
     behind: int
@@ -43,8 +48,8 @@ class _Share:
 
 class KvCache:
     """`blocks` and `windows` have one entry for each group. A window of None means full attention;
-    a `chunked` window does not slide. Without a `hasher` no block gets a digest; with `searched`
-    off no prefix is found.
+    a `chunked` window does not slide. Without a `hasher` no block gets a digest. If `searched` is
+    False, prefixes are not looked up.
 
     `step_tokens` is the maximum number of tokens of one sequence in a step.
     """
@@ -72,7 +77,8 @@ class KvCache:
         self._step_tokens = step_tokens
         self._searched = searched
         self.events = events
-        # A hit needs blocks in every group; the group without a window has most of them.
+        # KV events are about one group. A hit needs blocks in every group, and the group without a
+        # window keeps most of them.
         self._reported = self.pools[windows.index(None) if None in windows else 0]
         self._reported.events = events
 
@@ -98,7 +104,9 @@ class KvCache:
     # Block tables ---------------------------------------------------------------------------------
 
     def grow(self, table: BlockTable, tokens: int) -> bool:
-        """Allocate blocks for `tokens` tokens in every group; False, allocating none, if full."""
+        """Extend the table to `tokens` tokens in every group. If a pool has too few free blocks,
+        returns False and allocates none.
+        """
         entries = -(-tokens // self.block_size)
         pairs = tuple(zip(self.pools, table.groups, strict=True))
         if any(entries - len(blocks) > pool.available for pool, blocks in pairs):
@@ -118,8 +126,9 @@ class KvCache:
         spare: int,
         resume: int = 0,
     ) -> bool:
-        """Fill an empty table for `tokens` tokens. The first `hits` blocks are cached; blocks up to
-        `resume`, if larger, are loaded before the rest is computed.
+        """Fill an empty table for `tokens` tokens. The first `hits` blocks, named by `digests`, are
+        in the pool. If `resume` is larger, the blocks up to it are loaded from tiers before the
+        rest is computed.
 
         A group with a window gets blocks for one step, and the earlier blocks that this step sees.
         Returns False and changes nothing if a pool would keep fewer than `spare` free blocks.
@@ -150,7 +159,7 @@ class KvCache:
         table.behind[group] = share.behind
 
     def give_back(self, table: BlockTable, position: int) -> None:
-        """Release blocks that no token from `position` on can see."""
+        """Release the blocks behind the window: those that no token from `position` on can see."""
         for group in range(len(self.pools)):
             first, end = table.behind[group], self._behind(group, position)
             if end > first:
@@ -180,14 +189,15 @@ class KvCache:
     # Prefix cache ---------------------------------------------------------------------------------
 
     def find_prefix(self, digests: Sequence[bytes], limit: int) -> int:
-        """Length of the longest prefix hit in blocks, at most `limit`. In each group it covers all
-        blocks that the next token sees. Takes no references.
+        """Length in blocks of the longest prefix whose blocks are in the pools, at most `limit`. In
+        each group it covers all blocks that the next token sees. Takes no references.
         """
         hits = limit if self._searched else 0
         for pool, window in zip(self.pools, self._windows, strict=True):
             if window is None:
                 hits = next((at for at in range(hits) if pool.find(digests[at]) < 0), hits)
-        # A shorter hit moves the windows of all groups, so repeat until nothing changes.
+        # A shorter hit moves the windows of all groups, so that other blocks are needed. Repeat
+        # until nothing changes.
         if self.windowed:
             while (shorter := self._visible_hit(digests, hits)) < hits:
                 hits = shorter
@@ -204,7 +214,9 @@ class KvCache:
         return hits
 
     def publish(self, table: BlockTable, entry: int, digest: bytes) -> None:
-        """Publish the digest of a table entry's blocks, whose contents are computed."""
+        """Publish the digest of the blocks at one entry of a table, in all groups. Their contents
+        must be computed.
+        """
         for pool, blocks in zip(self.pools, table.groups, strict=True):
             if blocks[entry] != NO_BLOCK:
                 pool.publish(blocks[entry], digest)
@@ -212,7 +224,9 @@ class KvCache:
     def report_stored(
         self, tokens: array[int], digests: Sequence[bytes], first: int, end: int
     ) -> None:
-        """Emit KV events for blocks first .. end - 1 of a sequence, now in the pool."""
+        """Emit KV events for blocks first .. end - 1 of a sequence, as far as they are in
+        the pool.
+        """
         if self.events is None:
             return
         size = self.block_size
@@ -223,16 +237,20 @@ class KvCache:
                 self.events.stored(digests[at], parent, block)
 
     def publish_events(self) -> None:
-        """Send the KV events collected since the last call."""
+        """Publish the KV events collected since the last call."""
         if self.events is not None:
             self.events.flush()
 
     def forget(self, digest: bytes) -> bool:
-        """Remove a digest from all groups; returns whether one had it."""
+        """Remove a digest from the pools of all groups, so that the block is not found any more;
+        returns whether a pool had it.
+        """
         return sum(pool.forget(digest) for pool in self.pools) > 0
 
     def forget_all(self, salt_group: bytes = b"") -> int:
-        """Remove all digests, or the digests of one salt group; returns their number."""
+        """Remove all digests, or those that begin with `salt_group`; returns their number, counted
+        in each group's pool.
+        """
         return sum(pool.forget_all(salt_group) for pool in self.pools)
 
     # Reports --------------------------------------------------------------------------------------
@@ -243,19 +261,19 @@ class KvCache:
 
     @property
     def used(self) -> int:
-        """Number of blocks with owners."""
+        """Number of blocks that sequences or transfers own, over all groups."""
         return sum(pool.num_blocks - pool.available for pool in self.pools)
 
     @property
     def named(self) -> int:
-        """Number of blocks with a published digest."""
+        """Number of blocks with a published digest, over all groups."""
         return sum(pool.named for pool in self.pools)
 
     def check(
         self, tables: Iterable[BlockTable], held: Iterable[tuple[int, Sequence[int]]] = ()
     ) -> None:
         """Audit all pools against the sequences' tables and the blocks that transfers hold, given
-        as (group, blocks). Raises PoolCorruptError.
+        as (group, blocks). Raises PoolCorruptError if they do not match.
         """
         owned: list[list[Sequence[int]]] = [[] for _ in self.pools]
         for table in tables:

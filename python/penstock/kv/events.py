@@ -11,18 +11,20 @@ class KvEvents(Protocol):
     """Sink of KV events: `penstock._native.KvEventPublisher`."""
 
     def stored(self, digest: bytes, parent: bytes | None, tokens: array[int], /) -> None:
-        """Block `digest`, with `tokens`, which follows block `parent`, is in the pool."""
+        """The pool has block `digest` with these `tokens`. It follows block `parent` (None: it is
+        the first).
+        """
 
     def removed(self, digest: bytes, /) -> None:
         """Block `digest` has left the pool."""
 
     def tier_stored(self, tier: int, kind: int, key: bytes, digests: Sequence[bytes], /) -> None:
-        """The tier holds chunk `key`, made of the blocks `digests`, which were in the pool. `kind`
-        is a TierKind. Idempotent.
+        """The tier holds chunk `key`, which consists of the blocks `digests`. Each must have been
+        reported as stored in the pool before. `kind` is a TierKind. Idempotent.
         """
 
     def tier_removed(self, tier: int, key: bytes, /) -> None:
-        """The tier no longer holds chunk `key`. Ignored if it did not."""
+        """The tier no longer holds chunk `key`. Ignored if it was not reported to hold it."""
 
     def flush(self) -> None:
         """Publish the events since the last call. Never blocks."""

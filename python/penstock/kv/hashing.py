@@ -1,4 +1,6 @@
-"""Digests of KV blocks, computed from all tokens up to the end of a block."""
+"""Digests that name KV blocks. A block's digest covers all tokens from the start of its sequence to
+the end of the block.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,13 @@ from penstock.core import InvalidValueError
 from penstock.core.transfer import GROUP_BYTES
 
 UNIT = 16
-"""Tokens for each digest of the hash rule (`crates/kv/prefix`)."""
+"""Tokens per unit: the hash rule (`crates/kv/prefix`) makes a digest for each."""
 
 
 class HashChain(Protocol):
-    """Digests of each full unit of `tokens` after `parent`: `penstock._native.hash_chain`."""
+    """Function that returns a digest for each full unit of `tokens`, which follow the unit
+    `parent`: `penstock._native.hash_chain`.
+    """
 
     def __call__(
         self, identity: bytes, parent: bytes | None, tokens: array[int], /
@@ -21,13 +25,15 @@ class HashChain(Protocol):
 
 
 class HashRoot(Protocol):
-    """First parent of a chain for an adapter and a cache salt: `penstock._native.hash_root`."""
+    """Function that returns the parent of a chain's first unit, from an adapter and a cache salt:
+    `penstock._native.hash_root`.
+    """
 
     def __call__(self, identity: bytes, adapter: bytes, salt: bytes, /) -> bytes: ...
 
 
 class BlockHasher:
-    """Digests of blocks. A block's digest is the digest of its last unit."""
+    """Computes the digests of blocks. A block's digest is that of its last unit."""
 
     def __init__(
         self, block_size: int, identity: bytes, hash_chain: HashChain, hash_root: HashRoot
@@ -42,7 +48,9 @@ class BlockHasher:
     def digests(
         self, tokens: array[int], known: list[bytes], salt: bytes, adapter: int = 0
     ) -> list[bytes]:
-        """Digests of the full blocks of `tokens` after the `known` ones. `adapter` 0 means none."""
+        """Digests of the full blocks of `tokens` that follow the blocks with the `known` digests.
+        `adapter` 0: none.
+        """
         size = self.block_size
         start, end = len(known) * size, len(tokens) // size * size
         if start == end:
@@ -53,7 +61,7 @@ class BlockHasher:
         return units[per_block - 1 :: per_block]
 
     def salt_group(self, salt: bytes) -> bytes:
-        """First bytes of all digests with this salt."""
+        """The first GROUP_BYTES bytes of all digests with this cache salt; zeros without a salt."""
         return (self._root(salt) or bytes(GROUP_BYTES))[:GROUP_BYTES]
 
     def _root(self, salt: bytes, adapter: int = 0) -> bytes | None:

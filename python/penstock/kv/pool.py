@@ -1,4 +1,4 @@
-"""Ownership of KV blocks. Every operation on a block is O(1)."""
+"""Ownership of the KV blocks of one pool. Every operation on a block takes constant time."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from penstock.kv.events import KvEvents
 
 
 class OutOfBlocksError(PenstockError):
-    """`take` on a pool without a free block. Callers check `available` first."""
+    """`take` was called on a pool without a free block. Callers check `available` first."""
 
 
 class PoolCorruptError(PenstockError):
-    """The audit found a block that leaked, has two owners or a wrong digest: a bug here or in a
-    caller.
+    """The audit found a block that leaked, has two owners or a wrong digest: this is a bug here or
+    in a caller.
     """
 
 
 class BlockPool:
-    """Blocks 0 .. num_blocks - 1, each owned by zero or more sequences, and optionally named by a
-    digest.
+    """Blocks 0 .. num_blocks - 1, each owned by any number of sequences and transfers, and
+    optionally named by a digest.
 
     A block is in exactly one state:
 
@@ -35,7 +35,7 @@ class BlockPool:
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
         self.events: KvEvents | None = None
-        """Receives the digests that are removed."""
+        """Receives an event for each digest that the pool removes; None: no events."""
         self.available = num_blocks
         self._references = array("i", bytes(4 * num_blocks))
         self._digests: list[bytes | None] = [None] * num_blocks
@@ -45,7 +45,9 @@ class BlockPool:
         self._untouched = 0
 
     def take(self) -> int:
-        """Allocate one block with one reference."""
+        """Allocate one block with one reference. Evicts the block that was released longest ago if
+        all free blocks are named. Raises OutOfBlocksError if none is free.
+        """
         if self._blank:
             block = self._blank.pop()
         elif self._untouched < self.num_blocks:
@@ -67,8 +69,8 @@ class BlockPool:
         self._references[block] += 1
 
     def release(self, blocks: Sequence[int]) -> None:
-        """Drop one reference from each block of a table. A prefix's tail becomes reusable before
-        its head.
+        """Drop one reference from each block of a table. The last block is released first, so that
+        the tail of a prefix is evicted before its head.
         """
         references, digests = self._references, self._digests
         for block in reversed(blocks):
@@ -82,8 +84,8 @@ class BlockPool:
                 self._cached[block] = None
 
     def publish(self, block: int, digest: bytes) -> None:
-        """Name an owned block whose contents are computed. If two blocks have the same digest, the
-        first keeps it.
+        """Name an owned block, whose contents are computed, by its digest. If another block has the
+        digest already, that one keeps it.
         """
         if self._digests[block] is None and self._by_digest.setdefault(digest, block) == block:
             self._digests[block] = digest
@@ -98,7 +100,9 @@ class BlockPool:
         return len(self._by_digest)
 
     def forget(self, digest: bytes) -> bool:
-        """Remove a digest; returns whether it existed. An owned block stays with its owners."""
+        """Remove a digest; returns whether it existed. If the block is owned, it stays with its
+        owners.
+        """
         block = self._by_digest.pop(digest, -1)
         if block < 0:
             return False
@@ -130,8 +134,8 @@ class BlockPool:
         return block
 
     def check(self, tables: Iterable[Sequence[int]]) -> None:
-        """Audit against the block tables of all live sequences. Raises PoolCorruptError, which
-        names one fault.
+        """Audit the pool against all block tables and blocks that are in use. Raises
+        PoolCorruptError, which names one fault.
         """
         owners = Counter(block for table in tables for block in table)
         for block in range(self.num_blocks):

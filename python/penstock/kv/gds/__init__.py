@@ -1,6 +1,7 @@
-"""GPUDirect Storage: parts of a disk tier, read straight into an accelerator's memory.
+"""GPUDirect Storage: reads KV parts (one KV head of a chunk, one file each) of a disk tier straight
+into a GPU's memory.
 
-File names, format and verification are the disk tier's (docs/kv-format.md).
+File names, file format and verification are the same as without it (docs/kv-format.md).
 """
 
 from penstock.kv.gds.contract import (

@@ -1,4 +1,4 @@
-"""Types and errors of a reader of parts."""
+"""Types and errors of a reader of KV parts (one KV head of a chunk each)."""
 
 from __future__ import annotations
 
@@ -9,28 +9,32 @@ from penstock.core import PenstockError
 
 
 class PartsError(PenstockError):
-    """The directory, the device or the driver failed. The message says which, and why."""
+    """A part cannot be read: the directory, the device or the driver failed. The message names
+    which, and the reason.
+    """
 
 
 class PartMissingError(PartsError):
-    """The part does not exist."""
+    """The tier does not have the part."""
 
 
 class PartDamagedError(PartsError):
-    """The checksum does not match. The part was quarantined."""
+    """The part's checksum does not match its contents. Its file was quarantined."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One file: the last blocks of a prefix, for one KV head and a range of layers."""
+    """One file of a disk tier: the last `blocks` blocks of a prefix, for one KV head and a range of
+    layers.
+    """
 
     digest: bytes
     """Digest of the prefix, 32 bytes."""
     blocks: int
     head: int
-    """Index over the whole model."""
+    """Number of the KV head, counted over the whole model."""
     layers: tuple[int, int]
-    """First layer, and one past the last."""
+    """First layer, and the one after the last; layers are numbered group after group."""
 
 
 class DeviceMemory(Protocol):

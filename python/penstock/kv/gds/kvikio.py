@@ -1,5 +1,5 @@
-"""Reads payloads with kvikio: by GPUDirect Storage if driver, file system and device support it,
-else by POSIX calls and a bounce buffer. Host memory always uses POSIX calls.
+"""Reads the payloads of KV parts with kvikio: by GPUDirect Storage if driver, file system and
+device support it, else by POSIX calls and a bounce buffer. Host memory always uses POSIX calls.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from penstock.kv.gds.contract import Memory, Part, PartsError
 
 THREADS = 4
-"""Threads of kvikio. Each moves one extent at a time."""
+"""Number of kvikio's threads. Each reads one extent (the bytes of one block) at a time."""
 DRIVER = "libcuda.so.1"
 REMEDY = "install it with pip install 'penstock[gds]'"
 
@@ -31,7 +31,7 @@ class PartFiles(Protocol):
 
 
 class KvikioParts:
-    """Parts of the disk tier with the number `tier` in `files`."""
+    """Reader of the parts of one disk tier, which has the number `tier` in `files`."""
 
     def __init__(self, files: PartFiles, tier: int) -> None:
         """Raises PartsError, with the remedy, if kvikio or the driver is missing."""
@@ -40,8 +40,8 @@ class KvikioParts:
         self._files, self._tier = files, tier
 
     def load(self, part: Part, into: Sequence[Memory], checksum: Callable[[], int]) -> None:
-        """Fill the extents of a part, one for each block in order. `checksum` returns the
-        CRC-64/NVME over all filled extents.
+        """Read a part: fill `into`, the memory of each of its blocks in order. `checksum` returns
+        the CRC-64/NVME over all of that memory, and is compared with the file's.
 
         Raises PartMissingError, PartDamagedError or another PartsError. The contents of `into` are
         then unspecified, and nothing writes to them any more.
@@ -55,8 +55,9 @@ class KvikioParts:
         self._files.load_by(self._tier, name, sum(map(size, into)), take)
 
     def _read(self, file: int, into: Sequence[Memory]) -> None:
-        """Read all extents concurrently. Opening the path in /proc reaches the file whose header
-        was read, even after a rename, and keeps kvikio's cache of paths small.
+        """Fill all memories concurrently from a part's open file. Opening the path in /proc reaches
+        the file whose header was read, even after a rename, and keeps kvikio's cache of paths
+        small.
         """
         from penstock._native import KV_PAYLOAD_AT
 
@@ -65,8 +66,8 @@ class KvikioParts:
             moving = []
             try:
                 for memory in into:
-                    # One task for each extent: a read split over several tasks can fail while some
-                    # still write.
+                    # One task for each extent: if a read were split over several tasks, it could
+                    # fail while some of them still write.
                     count = size(memory)
                     moving.append(opened.pread(memory, count, offset, max(count, 1)))
                     offset += count
@@ -77,7 +78,7 @@ class KvikioParts:
 
 
 def size(memory: Memory) -> int:
-    """Size of a memory in bytes."""
+    """Size of `memory` in bytes."""
     if isinstance(memory, memoryview):
         return memory.nbytes
     interface = memory.__cuda_array_interface__
@@ -85,8 +86,8 @@ def size(memory: Memory) -> int:
 
 
 def _join(moving: Sequence[Any]) -> int:
-    """Bytes moved, after all reads have ended, because the memory is in use until then. Raises the
-    first error.
+    """Wait until all reads have ended, because they use the memory until then. Returns the bytes
+    read, or raises the first error.
     """
     done, failed = 0, None
     for future in moving:

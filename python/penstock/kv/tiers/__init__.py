@@ -1,4 +1,6 @@
-"""KV tiers behind the pool: decides what to load and what to store. Moves no bytes."""
+"""KV tiers behind the pool, as the engine sees them: decides what to load and what to store. Moves
+no bytes: the ranks' movers do.
+"""
 
 from penstock.kv.tiers.breaker import CircuitBreaker
 from penstock.kv.tiers.cache import TierCache

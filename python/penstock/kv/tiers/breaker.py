@@ -1,5 +1,5 @@
-"""Circuit breaker of a chunk tier (Nygard 2007, "Release It!"). It alone decides whether a tier is
-in use.
+"""Circuit breaker of a tier that stores chunks: disk, Redis, object store (Nygard 2007, "Release
+It!"). It alone decides whether the tier is in use.
 
     closed --failures in a row, or a stall--> open --pause--> half open --trial succeeds--> closed
                                                ^                   |
@@ -17,9 +17,11 @@ from collections.abc import Callable
 from enum import Enum
 
 FAILURES = 5
-"""Consecutive failures that open a breaker."""
+"""Number of consecutive failures that open a breaker, and of consecutive successes that reset its
+pause.
+"""
 SHORTEST, LONGEST = 1.0, 60.0
-"""Seconds of the first and of the longest pause."""
+"""Seconds of the first pause of an open breaker, and of the longest."""
 QUIET = 60.0
 """Minimum seconds between two log lines about the same skipped tier."""
 
@@ -30,7 +32,9 @@ class BreakerState(Enum):
     CLOSED = 0
     """All transfers may start."""
     HALF_OPEN = 1
-    """The pause is over. One transfer, the trial, may start, and its result decides."""
+    """The pause is over. One transfer, the trial, may start. Its result closes the breaker or opens
+    it again.
+    """
     OPEN = 2
     """No transfer may start."""
 
@@ -45,10 +49,10 @@ class CircuitBreaker:
         self._name = name
         self._clock = clock
         self._until: float | None = None
-        """End of the pause; None while closed."""
+        """Clock time at which the pause ends; None while the breaker is closed."""
         self._pause = SHORTEST
         self._failures = self._successes = 0
-        """Consecutive counts."""
+        """Numbers of failures and of successes since the last outcome of the other kind."""
         self._trial: int | None = None
         self._stalled: set[int] = set()
         """Stalled transfers that have not ended yet."""
@@ -76,8 +80,8 @@ class CircuitBreaker:
             self._trial = transfer
 
     def succeeded(self, transfer: int) -> None:
-        """A transfer has moved its bytes. A trial, or a transfer that had stalled, closes the
-        breaker. Any other transfer that began before the breaker opened does not.
+        """A transfer has moved its bytes. If it was the trial, or had stalled, this closes the
+        breaker. Any other transfer began before the breaker opened and does not close it.
         """
         decides = transfer == self._trial or transfer in self._stalled
         self.inconclusive(transfer)
@@ -91,7 +95,7 @@ class CircuitBreaker:
             self._pause = SHORTEST
 
     def failed(self, transfer: int, why: str) -> None:
-        """A transfer failed through a fault of the tier. A stalled one was already counted."""
+        """A transfer failed because of the tier. If it had stalled, it is not counted again."""
         trial, counted = transfer == self._trial, transfer in self._stalled
         self.inconclusive(transfer)
         if trial:
@@ -103,15 +107,17 @@ class CircuitBreaker:
                 self._open(f"{self._failures} failures in a row, the last: {why}")
 
     def stalled(self, transfer: int, seconds: float) -> None:
-        """A transfer got no answer for `seconds`. It may still end."""
+        """A transfer got no answer for `seconds`: this opens the breaker. The transfer may still
+        end.
+        """
         trial = transfer == self._trial
         self._stalled.add(transfer)
         if trial or self._until is None:
             self._open(f"no answer within {seconds:.1f} s")
 
     def inconclusive(self, transfer: int) -> None:
-        """A transfer ended without evidence about the tier: cancelled, missing, no room. The next
-        transfer becomes the trial.
+        """A transfer ended without evidence about the tier's health: it was cancelled, its chunk
+        was missing, or there was no room. If it was the trial, the next transfer becomes the trial.
         """
         self._stalled.discard(transfer)
         if transfer == self._trial:

@@ -1,4 +1,6 @@
-"""Facade of the tiers behind the pool: lookup, load and write-behind."""
+"""Facade of the tiers behind the pool: puts lookup, loads and write-behind together for the
+scheduler.
+"""
 
 from __future__ import annotations
 
@@ -24,18 +26,23 @@ if TYPE_CHECKING:
     from penstock._native import TierIndex
 
 PROBE_PATIENCE = 0.1
-"""Maximum seconds that a request waits for probes. A missing answer counts as this long."""
+"""Maximum seconds that a request waits for probes (questions to tiers which chunks they have). A
+tier that has not answered by then counts as having taken this long.
+"""
 PROBE_JITTER, PROBE_LEAST = 8.0, 0.05
-"""Quick tiers are awaited for this multiple of their usual answer time, and at least these seconds,
-because one of them may have stalled.
+"""Tiers that usually answer quickly are awaited for PROBE_JITTER times their usual answer time, and
+at least PROBE_LEAST seconds; no longer, because one of them may have stalled.
 """
 PROBE_SHARE = 0.05
-"""Slower tiers are awaited for this share of the compute time that they can save."""
+"""Slower tiers are awaited for this share of the time that computing the blocks in question would
+take.
+"""
 
 
 class TierCache(Tiers):
-    """`pools` has one pool for each KV group. `index` is None without a RAM tier; `stats` has its
-    counters anyway. `breakers` has one for each chunk tier, in order.
+    """`pools` has one pool for each KV group. `index` is None without a RAM tier; `stats` has
+    counters for it anyway. `breakers` has one for each tier that stores chunks, in order of
+    configuration.
     """
 
     def __init__(
@@ -105,7 +112,7 @@ class TierCache(Tiers):
         return wanted
 
     def _patience(self, first: int, end: int) -> float:
-        """Maximum seconds to wait for probes of these blocks."""
+        """Maximum seconds that a request waits for probes of its blocks first .. end - 1."""
         size, rates = self._shape.block_size, self._rates
         worth = PROBE_SHARE * rates.compute_seconds(first * size, (end - first) * size)
         usual = rates.probe_seconds

@@ -9,7 +9,9 @@ from typing import Protocol
 from penstock.core.transfer import Transfer, TransferResult
 
 Blocks = Sequence[Sequence[int]]
-"""For each KV group, the blocks at the same range of block table entries."""
+"""For each KV group, its blocks at one range of block table entries, which is the same for all
+groups.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +27,16 @@ class Shape:
     step_tokens: int
     """Maximum number of tokens in a step."""
     window_bytes: int = 0
-    """Bytes that the groups with a window need for any prefix; 0 without such groups."""
+    """Bytes that a load moves for the groups with a window, whatever the length of the prefix; 0
+    without such groups.
+    """
 
 
 class TransferExecutor(Protocol):
-    """Executor that moves the bytes of a transfer on every rank."""
+    """The executor, as far as the tiers use it: it moves the bytes of a transfer on every rank."""
 
     def transfer(self, transfer: Transfer, /) -> None:
         """Start a transfer. Does not block."""
 
     def moved(self) -> list[TransferResult]:
-        """Transfers that all ranks have answered since the last call."""
+        """Results of the transfers that all ranks have answered since the last call."""

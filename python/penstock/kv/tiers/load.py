@@ -1,4 +1,6 @@
-"""Loads of prefixes: started as tiers have capacity, abandoned when they stall."""
+"""Loads of prefixes from tiers into the pool: started when tiers have capacity, abandoned when they
+stall.
+"""
 
 from __future__ import annotations
 
@@ -27,24 +29,26 @@ from penstock.kv.tiers.write_behind import WriteBehind
 IN_FLIGHT = 6
 """Maximum number of loads in flight for each tier."""
 STALLED, LEAST_STALL = 8.0, 0.2
-"""A load stalls after this multiple of its expected time, but not before these seconds or its
-compute time.
+"""A load counts as stalled after STALLED times its expected duration, but never before LEAST_STALL
+seconds have passed, nor before its tokens could have been computed.
 """
 MEASURE_INTERVAL = 1.0
-"""Minimum seconds between two measuring loads of a tier."""
+"""Minimum seconds between two measuring loads of a tier (loads that only measure its speed)."""
 MEASURE_SHARE = 20.0
-"""Minimum pause after a measuring load, as a multiple of its duration: 1/20 of the time."""
+"""Minimum pause after a measuring load, as a multiple of its duration, so that measuring takes at
+most about 1/20 of the time.
+"""
 MEASURE_SPARE = 4
-"""A measuring load needs this multiple of its blocks to be free."""
+"""A measuring load starts only if this multiple of its number of blocks is free in the pool."""
 
 
 @dataclass(slots=True, eq=False)
 class PrefixLoad:
     """The load of one sequence: looked up, planned, then in flight while other blocks are computed.
 
-    Segments that are awaited, in flight or loaded limit computation: it stops at the first of them,
-    and continues behind it when it is loaded. Other segments are dropped and computed when
-    computation reaches them before they have started.
+    A segment that is awaited, in flight or loaded is not computed: computation stops before it, and
+    continues behind it once it is loaded. Any other segment is dropped, and computed, if
+    computation reaches it before its load has started.
     """
 
     digests: Sequence[bytes] = ()
@@ -53,56 +57,63 @@ class PrefixLoad:
     """Clock time after which probes are no longer awaited."""
     stats: Sequence[TierStats] = ()
     found: list[set[Chunk]] = field(default_factory=list)
-    """For each chunk tier, the chunks that it has."""
+    """For each tier that stores chunks, the chunks of this prefix that it has."""
     probes: list[int] = field(default_factory=list)
-    """Tiers with pending probes."""
+    """Numbers of the tiers whose probes are not answered yet."""
     first_asked: int = 0
-    """First chunk that was probed."""
+    """Number, in the sequence, of the first chunk that was probed."""
     deepened: bool = False
-    """Whether shorter chunks were probed after the full ones."""
+    """Whether shorter forms of a missing full chunk were probed already."""
     ram_first: int = 0
     ram_slots: list[int] = field(default_factory=list)
     """RAM slots of the blocks from `ram_first` on, held until loaded or dropped."""
     looked: bool = False
-    """Whether the RAM index was searched."""
+    """Whether the index of the RAM tier was searched."""
     available: Sequence[LoadSegment] = ()
-    """All segments that could be loaded."""
+    """All segments of the prefix that tiers have, whether they are loaded or not."""
     segments: list[LoadSegment] = field(default_factory=list)
-    """Chosen segments in block order, without failed and passed ones."""
+    """Segments chosen to be loaded, in block order. Without those that have failed, and those that
+    computation has passed.
+    """
     blocks: Sequence[array[int]] = ()
     """Block tables of the sequence."""
     whole: bool = False
-    """Whether all segments are awaited, and one lost segment loses the load: groups with a window
-    have no blocks in which to compute tokens before the end of the load.
+    """Whether all segments are awaited, so that one lost segment loses the whole load. Needed if
+    there are groups with a window: these have no blocks in which to compute tokens before the end
+    of the load.
     """
     lost: bool = False
-    """The sequence must release its blocks, and compute once it gets others."""
+    """The load has failed: the sequence must release its blocks, and computes its tokens once it
+    gets others.
+    """
     barred: bool = False
     """Whether loading is disabled because the previous load was lost."""
     planned: int = 0
-    """Tokens in the pool, computed, or in a plan."""
+    """Number of leading tokens that are in the pool, computed, or in a plan."""
     tokens: Counter[int] = field(default_factory=Counter)
-    """Tokens loaded and used, by tier."""
+    """Number of tokens that were loaded and used, by number of the tier."""
 
     @property
     def pending(self) -> bool:
-        """Whether segments are still to be loaded or passed, or the load is lost."""
+        """Whether segments are still to be loaded or passed by computation, or the load is lost."""
         return bool(self.segments) or self.lost
 
     @property
     def end(self) -> int:
-        """Block after the last segment; 0 without segments."""
+        """Index of the block after the last segment; 0 without segments."""
         return self.segments[-1].end if self.segments else 0
 
     def limit(self, end: int) -> int:
-        """Position, at most `end`, up to which tokens may be computed now."""
+        """Token position, at most `end`, up to which tokens may be computed now."""
         for segment in self.segments:
             if segment.awaited or segment.state is not SegmentState.WAITING:
                 return min(end, segment.first * self.block_size)
         return end
 
     def computing(self, end: int) -> list[LoadSegment]:
-        """Drop and return unstarted segments before `end`, the end of planned tokens."""
+        """Drop and return the segments that have not started and begin before `end`, the position
+        up to which tokens are planned.
+        """
         self.planned = end
         before = self.segments
         self.segments = [
@@ -113,7 +124,10 @@ class PrefixLoad:
         return [segment for segment in before if segment not in self.segments]
 
     def advance(self, computed: int, known: int) -> int:
-        """Number of computed tokens after loaded segments, fewer than `known`."""
+        """Number of leading tokens that are present, given that `computed` are computed and
+        counting loaded segments that follow. Lower than `known`, the number of the sequence's
+        tokens, because the last one must be computed.
+        """
         size = self.block_size
         if self.whole and any(each.state is not SegmentState.LOADED for each in self.segments):
             return computed
@@ -130,14 +144,16 @@ class PrefixLoad:
         return computed
 
     def tier_tokens(self) -> TierTokens:
-        """Tokens passed, by kind of tier."""
+        """Number of tokens that were loaded and used, by kind of tier."""
         by_kind: Counter[TierKind] = Counter()
         for tier, tokens in self.tokens.items():
             by_kind[self.stats[tier].kind] += tokens
         return TierTokens(by_kind[TierKind.RAM], by_kind[TierKind.DISK], by_kind[TierKind.REMOTE])
 
     def choose(self, plan: LoadPlan) -> None:
-        """Replace the waiting segments by this plan. Segments in flight stay."""
+        """Replace the segments that have not started by those of `plan`. Segments in
+        flight stay.
+        """
         for segment in plan.awaited:
             segment.awaited = True
         for segment in plan.meanwhile:
@@ -147,19 +163,23 @@ class PrefixLoad:
         self.segments = sorted(chosen, key=lambda segment: segment.first)
 
     def abandon_waiting(self, tier: int) -> None:
-        """Drop the segments that wait for this tier. They are computed unless chosen again."""
+        """Drop the segments that wait for this tier. They are computed, unless a later plan chooses
+        them again.
+        """
         for segment in list(self.segments):
             if segment.tier == tier and segment.state is SegmentState.WAITING:
                 segment.awaited = False
                 self.lose(segment)
 
     def lose(self, segment: LoadSegment) -> None:
-        """Drop a segment, which is then computed."""
+        """Drop a segment, which is then computed. If the load is `whole`, this loses the load."""
         self.segments.remove(segment)
         self.lost = self.whole
 
     def left(self) -> list[LoadSegment]:
-        """Segments that could still be loaded, chosen or not. RAM holds only chosen ones."""
+        """Segments that could still be loaded, chosen or not. Of those in RAM only chosen ones,
+        because others are not held there.
+        """
         waiting = [each for each in self.available if each.state is SegmentState.WAITING]
         after = [each for each in waiting if each.first * self.block_size >= self.planned]
         return [each for each in after if each.key or each in self.segments]
@@ -171,7 +191,9 @@ class PrefixLoad:
         return self.planned <= end
 
     def next_waiting(self, tiers: Collection[int]) -> LoadSegment | None:
-        """Next segment to start on these tiers: the first awaited one, else the last."""
+        """The segment to start next on one of these tiers: the first awaited one, else the last,
+        because loading goes from the end backwards; None if none is waiting.
+        """
         waiting = [
             each
             for each in self.segments
@@ -188,17 +210,17 @@ class Loader:
         self._write_behind = write_behind
         tiers = len(self._stats.tiers)
         self.backlog = [0] * tiers
-        """Bytes in flight on each tier."""
+        """Bytes of the loads in flight on each tier."""
         self._loading = [0] * tiers
         self._issued: dict[LoadSegment, PrefixLoad] = {}
-        """Segments in flight and not abandoned, in start order."""
+        """Segments in flight and not abandoned, each with its load, in order of start."""
         self._loads: list[PrefixLoad] = []
         self._skipped: set[int] = set()
-        """Tiers skipped at the last check of the breakers."""
+        """Tiers that were skipped at the last look at the circuit breakers."""
         self._measure_at = [-math.inf] * tiers
 
     def plan(self, segments: Sequence[LoadSegment], whole: bool = False) -> LoadPlan:
-        """Choose the segments to load. With `whole`, they are loaded together or not at all."""
+        """Choose which of `segments` to load. With `whole`, the chosen ones are all awaited."""
         plan, skipped = plan_whole if whole else plan_load, self._transfers.skipped
         return plan(segments, self.backlog, self._rates, self._shape, skipped)
 
@@ -212,7 +234,9 @@ class Loader:
         self._measure_unused(load)
 
     def end(self, load: PrefixLoad) -> None:
-        """Drop a load that is not needed any more. Transfers in flight end by themselves."""
+        """Drop a load that is not needed any more. Its transfers in flight are cancelled; those
+        that have started end by themselves.
+        """
         if load in self._loads:
             self._loads.remove(load)
         self.drop(each for each in load.segments if each.state is SegmentState.WAITING)
@@ -221,7 +245,7 @@ class Loader:
         load.segments = []
 
     def drop(self, segments: Iterable[LoadSegment]) -> None:
-        """Release segments that will not start."""
+        """Release what segments hold in the RAM tier. Called for segments that will not start."""
         if self._index is not None:
             for segment in segments:
                 self._index.release(segment.slots)
@@ -235,7 +259,9 @@ class Loader:
             self._issue()
 
     def _follow_breakers(self) -> None:
-        """Drop segments that wait for a newly skipped tier; plan again when a tier is back."""
+        """Drop the segments that wait for a tier whose breaker has opened; plan again when a
+        breaker has closed.
+        """
         skipped = self._transfers.skipped
         opened, closed = skipped - self._skipped, self._skipped - skipped
         self._skipped = skipped
@@ -325,7 +351,9 @@ class Loader:
             self._count(segment, -1)
 
     def _plan_again(self, load: PrefixLoad) -> None:
-        """Plan again after a tier has answered: it may be faster than estimated, or be back."""
+        """Plan again after a tier has answered: it may be faster than estimated, or in
+        use again.
+        """
         left = load.left()
         if load.whole or all(segment.awaited for segment in left):
             return
@@ -335,9 +363,9 @@ class Loader:
     # Measurements ---------------------------------------------------------------------------------
 
     def _measure_unused(self, load: PrefixLoad) -> None:
-        """Measure a tier whose segments are all computed because it seems too slow or is skipped.
-        The load goes to spare blocks, and no request awaits it. Without it the tier would never be
-        used again. While the breaker is half open, this load is the trial.
+        """Measure the speed of a tier of which no segment is loaded, because it seems too slow or
+        is skipped. The load goes to spare blocks, and no request awaits it. Without it the tier
+        would never be used again. While the breaker is half open, this load is the trial.
         """
         used = {RAM, *(each.tier for each in load.segments)}
         unused = [each for each in load.available if each.tier not in used]

@@ -1,4 +1,6 @@
-"""Lookup of a prompt in the tiers: a search of the RAM index, and probes of the chunk tiers."""
+"""Lookup of a prompt in the tiers: a search of the RAM tier's index, and probes of the tiers that
+store chunks (disk, Redis, object store).
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ class TierLookup:
         self._write_behind = write_behind
 
     def probe(self, load: PrefixLoad, hits: int) -> None:
-        """Probe the chunk tiers for chunks after the blocks that the pool (`hits`) and RAM have."""
+        """Ask the tiers that store chunks for the chunks that follow the blocks in the pool (`hits`
+        blocks) and in RAM.
+        """
         digests = load.digests
         self._stats.lookup_tokens += (len(digests) - hits) * load.block_size
         at = hits + (self._index.peek(list(digests[hits:])) if self._index is not None else 0)
@@ -29,8 +33,8 @@ class TierLookup:
             self._probe(load, chunks_to_probe(digests, at, self._per_chunk))
 
     def in_ram(self, load: PrefixLoad, hits: int) -> list[int]:
-        """RAM slots of the blocks from `hits` on. The slots are held, so the index is searched
-        once, or again if the pool has lost blocks.
+        """Slots in the RAM tier of the consecutive blocks from block `hits` on. The slots are held,
+        so the index is searched only once; again if the pool has lost blocks since.
         """
         index = self._index
         if index is None:
@@ -45,7 +49,7 @@ class TierLookup:
         return load.ram_slots[hits - load.ram_first :]
 
     def hold_only_segments(self, load: PrefixLoad) -> None:
-        """Release RAM slots that are in no segment."""
+        """Release the held RAM slots that are in no chosen segment."""
         if self._index is not None and load.ram_slots:
             wanted = {slot for segment in load.segments for slot in segment.slots}
             self._index.release([slot for slot in load.ram_slots if slot not in wanted])
@@ -83,7 +87,7 @@ class TierLookup:
             self._deepen(load)
 
     def _deepen(self, load: PrefixLoad) -> None:
-        """Probe for shorter forms of the first full chunk that no tier has."""
+        """Probe for shorter forms (tails) of the first full chunk that no tier has."""
         load.deepened = True
         size, digests = self._per_chunk, load.digests
         found = set().union(*load.found)

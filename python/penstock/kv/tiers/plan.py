@@ -1,4 +1,5 @@
-"""Load or compute: the segments of a prefix that the tiers have, and which of them to load.
+"""Load or compute: finds the segments of a prefix that the tiers have, and chooses which of them to
+load.
 
 Loading runs from the end backwards while the beginning is computed, until both meet. With prefill
 rate R, bandwidth B and k bytes per token, this yields R + B / k tokens per second (Jin et al.,
@@ -27,7 +28,7 @@ RAM_SEGMENT = 32
 """Maximum number of RAM blocks in one transfer."""
 
 Chunk = tuple[bytes, int]
-"""Digest of the last block, and number of blocks."""
+"""A chunk: digest of its last block, and its number of blocks."""
 
 
 class SegmentState(Enum):
@@ -38,22 +39,22 @@ class SegmentState(Enum):
 
 @dataclass(slots=True, eq=False)
 class LoadSegment:
-    """Blocks first .. end - 1 of a sequence, loaded by one transfer."""
+    """Blocks first .. end - 1 of a sequence, which one transfer loads."""
 
     tier: int
     first: int
     end: int
     slots: list[int] = field(default_factory=list)
-    """RAM only."""
+    """Slots of the blocks in the RAM tier; empty for other tiers."""
     key: bytes = b""
-    """Chunk tiers only."""
+    """Digest of the chunk in a tier that stores chunks; empty for RAM."""
     awaited: bool = False
     """Computation stops here until the segment is loaded. Otherwise the segment is dropped and
     computed if it has not started when computation reaches it.
     """
     state: SegmentState = SegmentState.WAITING
     id: int = 0
-    """Transfer id, once issued."""
+    """Id of the transfer, once the load has started."""
 
     @property
     def blocks(self) -> int:
@@ -63,7 +64,7 @@ class LoadSegment:
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
     awaited: Sequence[LoadSegment]
-    """Leading segments, loaded so soon that nothing is computed before."""
+    """Leading segments, loaded so soon that nothing is computed before they are there."""
     meanwhile: Sequence[LoadSegment]
     """Segments loaded while the tokens before them are computed."""
 
@@ -72,7 +73,9 @@ class LoadPlan:
 
 
 def chunks_to_probe(digests: Sequence[bytes], first: int, per_chunk: int) -> list[Chunk]:
-    """Full chunks from block `first` on, then shorter forms of the last, longest first."""
+    """Chunks to ask tiers for: the full ones from the chunk of block `first` on, then the possible
+    tails of the prompt, longest first.
+    """
     full = len(digests) // per_chunk
     start = first // per_chunk
     whole = [(digests[(at + 1) * per_chunk - 1], per_chunk) for at in range(start, full)]
@@ -80,7 +83,9 @@ def chunks_to_probe(digests: Sequence[bytes], first: int, per_chunk: int) -> lis
 
 
 def tails_to_probe(digests: Sequence[bytes], chunk: int, per_chunk: int) -> list[Chunk]:
-    """Shorter forms of the `chunk`-th chunk, longest first."""
+    """Tails that may be stored instead of chunk number `chunk`: its leading blocks,
+    longest first.
+    """
     start = chunk * per_chunk
     most = min(per_chunk - 1, len(digests) - start)
     return [(digests[start + blocks - 1], blocks) for blocks in range(most, 0, -1)]
@@ -93,8 +98,8 @@ def cover(
     slots: list[int],
     found: Sequence[set[Chunk]],
 ) -> list[LoadSegment]:
-    """The longest gapless run of segments from block `hits` on: RAM's `slots` first, then, chunk by
-    chunk, the first chunk tier that has it.
+    """The longest gapless run of segments from block `hits` on: first the blocks in RAM's `slots`,
+    then chunk by chunk, each from the first tier that has it. `found`: chunks of each such tier.
 
     A chunk is moved as a whole and may overlap earlier blocks, so the first segment can begin
     before `hits`.
@@ -130,7 +135,7 @@ def _chunk_segment(
 
 
 def _cut(segments: list[LoadSegment], end: int) -> None:
-    """Keep only what lies before block `end`."""
+    """Cut the segments so that only blocks before block `end` remain. Chunks are dropped whole."""
     while segments and segments[-1].end > end:
         last = segments[-1]
         if last.first >= end or last.tier != RAM:
@@ -150,8 +155,9 @@ def plan_load(
     shape: Shape,
     skipped: Collection[int] = (),
 ) -> LoadPlan:
-    """Choose the segments that load faster than they compute, without gaps. `backlog` is the bytes
-    in flight on each tier. Nothing is loaded from `skipped` tiers.
+    """Choose the segments to load: leading ones that are awaited, and others, from the end, that
+    arrive before computation would reach them. `backlog` is the bytes in flight on each tier.
+    Nothing is loaded from `skipped` tiers.
     """
     awaited = _worth_waiting(segments, backlog, rates, shape, skipped)
     sizes = list(backlog)
@@ -171,8 +177,8 @@ def plan_whole(
     shape: Shape,
     skipped: Collection[int] = (),
 ) -> LoadPlan:
-    """Choose the leading segments that minimise the time until all tokens are present, with the
-    rest computed afterwards. Empty if computing everything is faster.
+    """Choose how many leading segments to load, all awaited, so that the load and the computation
+    of the rest afterwards take the least time. Empty if computing everything is faster.
     """
     if not segments:
         return LoadPlan((), ())
@@ -200,8 +206,8 @@ def _worth_waiting(
     shape: Shape,
     skipped: Collection[int],
 ) -> Sequence[LoadSegment]:
-    """Leading segments for which computing in parallel would save less than half a step: a step
-    cannot be interrupted when the load is done.
+    """Leading segments worth waiting for: those for which computing while they load would save less
+    than half a step's time. A step that runs cannot be interrupted when the load is done.
     """
     sizes, count = list(backlog), 0
     for tier, group in groupby(segments, key=lambda segment: segment.tier):
@@ -213,7 +219,8 @@ def _worth_waiting(
         sizes[tier] += blocks * shape.block_bytes
         step = rates.compute_seconds(start, min(shape.step_tokens, tokens))
         load, compute = rates.queue_seconds(tier, sizes[tier]), rates.compute_seconds(start, tokens)
-        # Both in parallel take load x compute / (load + compute); this is the time saved.
+        # Load and compute in parallel take load x compute / (load + compute) seconds. This is the
+        # time saved compared with the load alone.
         if not load / (1 + compute / load) <= step / 2:
             break
         count += len(run)
@@ -228,7 +235,9 @@ def _from_the_end(
     shape: Shape,
     skipped: Collection[int],
 ) -> Sequence[LoadSegment]:
-    """Segments to load from the end. Computation starts at the first in `begin` seconds."""
+    """Segments to load from the end backwards, as far as they arrive before computation would reach
+    them. Computation starts at the first segment in `begin` seconds.
+    """
     sizes = list(backlog)
     chosen: list[LoadSegment] = []
     too_slow = set(skipped)

@@ -10,11 +10,11 @@ from penstock.core.transfer import RAM
 GUESSED = {TierKind.RAM: 4e9, TierKind.DISK: 2e9, TierKind.REMOTE: 5e8}
 """Initial bandwidth in bytes per second, until a tier has loaded something."""
 PARALLEL = 2.0
-"""Speed-up of a chunk tier by concurrent loads."""
+"""Factor by which concurrent loads are faster, in total, than one alone, in all tiers but RAM."""
 MEMORY = 0.9
-"""Weight of the past in a running mean."""
+"""Weight of the previous value in a running mean."""
 MEMORY_RARE = 0.5
-"""The same for rare measurements: measuring loads, and answers to probes."""
+"""The same for measurements that are rare: loads that only measure, and answer times of probes."""
 LEAST_TOKENS = 48
 """Steps with fewer tokens are ignored: they do not show the speed of prefill."""
 
@@ -35,7 +35,7 @@ class Rates:
         kinds = list(tiers)
         self._bandwidth = list(bandwidth or [GUESSED[kind] for kind in kinds])
         self._learned = [0] * len(kinds)
-        """Number of loads in each mean bandwidth, without the guess."""
+        """For each tier, number of loads in its mean bandwidth, not counting the initial guess."""
         self._remote = [kind is TierKind.REMOTE for kind in kinds]
         self._probe = [0.0] * len(kinds)
         self._a, self._b = seconds_per_token, 0.0
@@ -44,7 +44,7 @@ class Rates:
     # Computing ------------------------------------------------------------------------------------
 
     def observed(self, plan: StepPlan, seconds: float) -> None:
-        """Record the duration of a step."""
+        """Record the duration in seconds of a step."""
         positions = sum(
             length * (start + length // 2)
             for start, length in zip(plan.starts, plan.lengths, strict=True)
@@ -75,11 +75,13 @@ class Rates:
         self._learn(tier, size, seconds, min(MEMORY, past / (past + 1)))
 
     def measured(self, tier: int, size: int, seconds: float) -> None:
-        """Record a load that no request awaited."""
+        """Record a load of `size` bytes that only measured the tier."""
         self._learn(tier, size, seconds, MEMORY_RARE)
 
     def stored(self, tier: int, size: int, seconds: float) -> None:
-        """Record a store, which shows a slow remote tier until something was loaded."""
+        """Record a store of `size` bytes. Until a remote tier has loaded something, its stores show
+        whether it is slow.
+        """
         if self._remote[tier] and not self._learned[tier] and size:
             per_byte = MEMORY_RARE / self._bandwidth[tier] + (1 - MEMORY_RARE) * seconds / size
             self._bandwidth[tier] = min(1 / per_byte, GUESSED[TierKind.REMOTE])
@@ -87,25 +89,27 @@ class Rates:
     def _learn(self, tier: int, size: int, seconds: float, memory: float) -> None:
         if size and seconds > 0:
             rate = size / seconds
-            # Average times, not rates, so that a slow load counts by its duration.
+            # Average the time per byte, not the rate, so that a slow load counts by its duration.
             self._bandwidth[tier] = 1 / (memory / self._bandwidth[tier] + (1 - memory) / rate)
             self._learned[tier] += 1
 
     def load_seconds(self, tier: int, size: int) -> float:
-        """Seconds for one transfer alone."""
+        """Seconds that one transfer of `size` bytes takes alone."""
         return size / self._bandwidth[tier]
 
     def queue_seconds(self, tier: int, size: int) -> float:
-        """Seconds for many queued transfers."""
+        """Seconds that transfers of `size` bytes in total take if several are in flight."""
         return self.load_seconds(tier, size) / (PARALLEL if tier != RAM else 1.0)
 
     # Lookups --------------------------------------------------------------------------------------
 
     def probed(self, tier: int, seconds: float) -> None:
-        """Record a tier's response time to a probe."""
+        """Record the seconds that a tier took to answer a probe."""
         self._probe[tier] += (1 - MEMORY_RARE) * (seconds - self._probe[tier])
 
     @property
     def probe_seconds(self) -> float:
-        """Usual response time of the slowest tier, in seconds."""
+        """Usual answer time to a probe of the slowest tier, in seconds; 0 before the
+        first answer.
+        """
         return max(self._probe)

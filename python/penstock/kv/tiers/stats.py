@@ -26,7 +26,7 @@ STATES = {
     BreakerState.HALF_OPEN: "trying",
     BreakerState.OPEN: "skipped",
 }
-"""State of a tier in the document."""
+"""Names of the breaker's states in the JSON document."""
 
 
 @dataclass(slots=True)
@@ -55,17 +55,19 @@ class TierStats:
     """For example `ram` or `disk:/var/kv`."""
     kind: TierKind
     capacity_bytes: int = 0
-    """0 if unbounded or unknown."""
+    """Capacity in bytes; 0 if unbounded or unknown."""
     hits: int = 0
-    """Chunks requested and found."""
+    """Chunks (blocks for RAM) that were looked up and found."""
     misses: int = 0
     hit_tokens: int = 0
-    """Prompt tokens loaded from it."""
+    """Tokens that were loaded from the tier and used."""
     loaded_bytes: int = 0
     stored_bytes: int = 0
     errors: int = 0
     dropped_stores: int = 0
-    """Not stored: the tier was slow, full or skipped, or its daily write budget was spent."""
+    """Chunks that were not stored because the tier was slow, full or skipped, or its daily write
+    budget was spent.
+    """
     loads: Durations = field(default_factory=Durations)
     stores: Durations = field(default_factory=Durations)
 
@@ -92,7 +94,9 @@ class TierStats:
         ranks: Iterable[dict[str, object]],
         state: BreakerState = BreakerState.CLOSED,
     ) -> dict[str, object]:
-        """The tier's entry of the document, with the counters of all `ranks` added up."""
+        """The tier's entry in the JSON document. Evicted and quarantined chunks are added up over
+        `ranks`; the bytes in use are the maximum over them.
+        """
         evicted = quarantined = used = 0
         for rank in ranks:
             counters = rank.get("counters", {})
@@ -123,22 +127,26 @@ class TierStats:
 
 @dataclass(slots=True)
 class Decisions:
-    """Requests with a prefix in a tier, by decision."""
+    """Number of requests for which a tier had a part of the prefix, by decision."""
 
     load: int = 0
     compute: int = 0
     both: int = 0
-    """Loaded from one end while the other end was computed."""
+    """Some segments were loaded. Others were computed, or loaded while the tokens before them were
+    computed.
+    """
 
 
 @dataclass(slots=True)
 class Stats:
-    """`tiers` is indexed by `Transfer.tier`: RAM (even if not configured), then the chunk tiers."""
+    """`tiers` is indexed by `Transfer.tier`: RAM (even if not configured), then the tiers that
+    store chunks.
+    """
 
     tiers: Sequence[TierStats] = ()
     decisions: Decisions = field(default_factory=Decisions)
     lookup_tokens: int = 0
-    """Prompt tokens not found in the pool and looked up in the tiers."""
+    """Prompt tokens that were not in the pool and were looked up in the tiers."""
 
     def report(
         self,

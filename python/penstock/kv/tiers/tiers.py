@@ -1,4 +1,4 @@
-"""The KV tiers as the scheduler sees them, above `contract`, which movers implement."""
+"""The interface of the KV tiers to the scheduler."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from penstock.kv.tiers.load import PrefixLoad
 
 
 class Tiers:
-    """The tiers as seen by the scheduler. This base class stands for an engine without tiers. No
-    method blocks or moves bytes.
+    """The tiers as the scheduler sees them. This base class is used by an engine without tiers;
+    `TierCache` implements them. No method blocks or moves bytes. The calls for a sequence are, in
+    this order:
 
         lookup -> start -> limit and `PrefixLoad.advance`, step by step -> released
     """
@@ -24,22 +25,28 @@ class Tiers:
 
     @property
     def offloading(self) -> bool:
-        """Whether offloads in flight will free blocks."""
+        """Whether offloads (stores of preempted sequences in RAM) are in flight, which will free
+        blocks.
+        """
         return False
 
     @property
     def stalled_for(self) -> float:
-        """Seconds for which a stalled load has held blocks; 0 without one."""
+        """Seconds for which the oldest stalled load has held its blocks since it stalled; 0 if none
+        is stalled.
+        """
         return 0.0
 
     @property
     def next_poll(self) -> float:
-        """Seconds until the next poll, if there is nothing else to do."""
+        """Seconds after which `poll` should be called again, if the engine has nothing
+        else to do.
+        """
         return math.inf
 
     def lookup(self, load: PrefixLoad, digests: list[bytes], hits: int) -> int | None:
         """Plan the load of a prompt whose first `hits` blocks are in the pool. Returns how many of
-        these are used, or None while probes are pending: call again after a poll.
+        these are used, or None while probes are pending: then call again after `poll`.
         """
         return hits
 
@@ -47,25 +54,25 @@ class Tiers:
         """Start the planned load into the sequence's block tables."""
 
     def limit(self, load: PrefixLoad, end: int) -> int:
-        """Position, at most `end`, up to which tokens may be computed now. Segments before it that
-        have not started are dropped and computed.
+        """Position, at most `end`, up to which tokens may be computed now. Segments before that
+        position that have not started are dropped and will be computed.
         """
         return end
 
     def poll(self) -> None:
-        """Handle the transfers that have ended, and start others."""
+        """Handle the transfers that have ended, and start those for which there is room now."""
 
     def published(self, digests: list[bytes], end: int, blocks: Blocks, prompt_blocks: int) -> None:
-        """Store the blocks of a sequence up to `end`, which are computed and published. Its prompt
-        has `prompt_blocks` full blocks.
+        """Store `blocks`, the blocks of a sequence up to entry `end` that were computed and
+        published last. Its prompt has `prompt_blocks` full blocks.
         """
 
     def released(
         self, load: PrefixLoad, digests: list[bytes], end: int, offload: Blocks = ()
     ) -> None:
         """End the load of a sequence that releases its blocks. `end` is the number of published
-        blocks; 0 if it had none. The blocks `offload` of a preempted sequence, up to `end`, are
-        stored in RAM unconditionally.
+        blocks; 0 if it had none. `offload` has blocks of a preempted sequence, up to `end`, that
+        are stored in RAM without asking the admission filter.
         """
 
     def tables(self) -> Iterable[tuple[int, Sequence[int]]]:

@@ -1,5 +1,5 @@
-"""Transfers in flight. Each holds its blocks, calls back when it ends, and reports its outcome to
-the circuit breaker of its tier.
+"""KV transfers in flight, in the engine. Each holds its blocks, calls back when it ends, and
+reports its outcome to the circuit breaker of its tier.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from penstock._native import TierIndex
 
 POLL, POLL_LATER, OFTEN = 0.0005, 0.01, 400
-"""Seconds between polls; the longer ones after this many polls without a result."""
+"""Seconds between polls for results: POLL, and POLL_LATER after OFTEN polls without a result."""
 STALL = 5.0
-"""Seconds after which a store or a probe counts as stalled."""
+"""Seconds after which a store or a probe without an answer counts as stalled."""
 
 Done = Callable[[TransferResult], None]
 
@@ -50,18 +50,22 @@ class Transfers:
         breakers: Sequence[CircuitBreaker],
         clock: Callable[[], float],
     ) -> None:
-        """`breakers` has one for each chunk tier, in order."""
+        """`breakers` has one for each tier that stores chunks, in order."""
         self._pools = pools
         self._executor = executor
         self._breakers = breakers
         self._clock = clock
         self._open: dict[int, _Open] = {}
         self._due: dict[int, float] = {}
-        """Clock time at which a transfer counts as stalled. Stalled ones are not in it."""
+        """For each transfer that has not stalled, by id: clock time at which it will count as
+        stalled.
+        """
         self.stalled: dict[int, float] = {}
-        """Clock time at which each unanswered transfer stalled, by id."""
+        """For each stalled transfer that is still unanswered, by id: clock time at which it
+        stalled.
+        """
         self._quarantined: set[int] = set()
-        """Tiers for which the log reported a quarantined chunk."""
+        """Tiers for which the log has a line about a quarantined chunk; others are only counted."""
         self.on_left: Callable[[int, bytes], None] = lambda tier, key: None
         """Called with a tier and the digest of a chunk that has left it."""
         self._last_id = 0
@@ -72,12 +76,12 @@ class Transfers:
 
     @property
     def skipped(self) -> set[int]:
-        """Tiers whose breaker is not closed: requests must not depend on them."""
+        """Numbers of the tiers whose breaker is not closed: no request may depend on them."""
         return self._in_state(BreakerState.OPEN, BreakerState.HALF_OPEN)
 
     @property
     def refused(self) -> set[int]:
-        """Tiers whose breaker is open: not even a trial may start."""
+        """Numbers of the tiers whose breaker is open: not even a trial transfer may start."""
         return self._in_state(BreakerState.OPEN)
 
     def _in_state(self, *states: BreakerState) -> set[int]:
@@ -101,8 +105,9 @@ class Transfers:
         limit: float = STALL,
     ) -> int:
         """Start a transfer and return its id. Each block is referenced until the transfer is
-        answered; then `poll` calls `done`. A tier other than RAM must admit the transfer. Loads,
-        and all transfers of chunk tiers, stall if not answered within `limit` seconds.
+        answered; then `poll` calls `done`. The breaker of a tier other than RAM must admit the
+        transfer. A transfer that is not answered within `limit` seconds counts as stalled, unless
+        it stores in RAM.
         """
         self._last_id += 1
         self._in_vain = 0
@@ -135,11 +140,14 @@ class Transfers:
 
     @property
     def next_poll(self) -> float:
-        """Seconds until the next poll is worthwhile."""
+        """Seconds until the next call of `poll` is worthwhile."""
         return POLL if self._in_vain < OFTEN else POLL_LATER
 
     def poll(self) -> None:
-        """Handle the transfers that have ended."""
+        """Handle the results of transfers that have ended: release their blocks, inform their
+        breakers, call their `done`. Then mark stalled transfers, and cancel those of tiers whose
+        breaker has opened.
+        """
         skipped = self.skipped
         ended = self._executor.moved()
         self._in_vain = 0 if ended else self._in_vain + 1
@@ -159,7 +167,9 @@ class Transfers:
         self.cancel([number for number, each in self._open.items() if each.tier in opened])
 
     def _judge(self, each: _Open, moved: TransferResult) -> None:
-        """Report the outcome to the breaker; a probe's success proves no transfer of bytes."""
+        """Report the outcome to the tier's breaker. A probe's success counts as inconclusive,
+        because it does not prove that the tier can move bytes.
+        """
         breaker = self._breakers[each.tier - 1]
         if moved.fault is Fault.FAILED:
             breaker.failed(moved.id, moved.error)
@@ -184,7 +194,9 @@ class Transfers:
 
     @property
     def stalled_for(self) -> float:
-        """Seconds for which a stalled load has held blocks; 0 without one."""
+        """Seconds for which the oldest stalled load has held its blocks since it stalled; 0 if none
+        is stalled.
+        """
         loads = (
             at
             for number, at in self.stalled.items()
@@ -199,7 +211,7 @@ class Transfers:
 
 @dataclass(frozen=True, slots=True)
 class TierContext:
-    """Context shared by lookup, loads and write-behind."""
+    """What lookup, loads and write-behind share."""
 
     pools: Sequence[BlockPool]
     """One pool for each KV group."""

@@ -1,5 +1,6 @@
-"""Write-behind: blocks are stored in RAM when published, and chunks in the other tiers when these
-have capacity. Under overload, stores are dropped.
+"""Write-behind: stores what was computed, in the background. Blocks are stored in RAM when they are
+published, and chunks in the other tiers when these have capacity. Under overload, stores are
+dropped.
 """
 
 from __future__ import annotations
@@ -14,19 +15,23 @@ from penstock.kv.tiers.contract import Blocks
 from penstock.kv.tiers.transfers import Done, TierContext
 
 IN_FLIGHT = 2
-"""Maximum stores in flight for each chunk tier."""
+"""Maximum number of stores in flight for each tier that stores chunks."""
 POOL_SHARE = 4
-"""Stores hold at most 1 / POOL_SHARE of a pool's blocks."""
+"""Stores in flight hold at most 1 / POOL_SHARE of a pool's blocks; a single store may hold more."""
 MOST_KNOWN = 1 << 18
-"""Chunks whose presence is remembered, for each tier."""
+"""Maximum number of chunks, for each tier, of which the engine remembers whether the tier
+has them.
+"""
 MOST_QUEUED = 4096
 """Maximum chunks queued for each tier. Beyond it the oldest are dropped."""
 
 
 class ChunkStore(NamedTuple):
-    """A chunk to store, as digests of its blocks, which may leave the pool before.
+    """A chunk to be stored, given by the digests of its blocks. If a block leaves the pool before
+    the store starts, the store is dropped.
 
-    Blocks behind a window keep their digests, and are evicted last of the blocks without an owner.
+    Blocks that a sequence has released behind its window keep their digests. They are evicted only
+    when no unnamed block is free.
     """
 
     tier: int
@@ -40,7 +45,7 @@ class ChunkStore(NamedTuple):
 
 
 class WriteBehind:
-    """Queues of the chunk tiers, their known chunks, and stores in flight."""
+    """Stores of all tiers: queues, known chunks and stores in flight."""
 
     def __init__(self, common: TierContext) -> None:
         self._pools, self._transfers, self._index = common.pools, common.transfers, common.index
@@ -55,19 +60,23 @@ class WriteBehind:
         self._storing = [0] * len(tiers)
         self._held = 0
         self.offloading = 0
-        """Blocks of preempted sequences in flight to RAM."""
+        """Number of blocks of preempted sequences whose stores in RAM are in flight."""
 
     def __bool__(self) -> bool:
         return any(self._queues)
 
     def published(self, digests: Sequence[bytes], first: int, end: int) -> None:
-        """Queue the chunks that blocks first .. end - 1 of a sequence complete."""
+        """Queue the stores of the full chunks that end within blocks first .. end - 1 of a
+        sequence.
+        """
         size = self._per_chunk
         for chunk in range(first // size, end // size):
             self._add(digests, chunk * size, (chunk + 1) * size)
 
     def tail(self, digests: Sequence[bytes], end: int) -> None:
-        """Queue the tail after the last full chunk of a sequence, or prompt, of `end` blocks."""
+        """Queue the store of the tail: the blocks behind the last full chunk of a sequence, or
+        prompt, that has `end` blocks.
+        """
         start = end // self._per_chunk * self._per_chunk
         if start < end:
             self._add(digests, start, end)
@@ -76,7 +85,8 @@ class WriteBehind:
         parent = digests[first - 1] if first else b""
         for tier, (queue, known) in enumerate(zip(self._queues, self._known, strict=True), start=1):
             if (held := known.get(digests[end - 1])) is not None:
-                # The chunk is known and its blocks are in the pool, so its event can be sent.
+                # The chunk is known. If the tier has it, its event can be sent, because its blocks
+                # are in the pool now.
                 self._report(tier, digests[end - 1], digests[first:end] if held else ())
                 continue
             store = ChunkStore(tier, tuple(digests[first:end]), parent)
@@ -92,7 +102,9 @@ class WriteBehind:
     # Presence -------------------------------------------------------------------------------------
 
     def know(self, tier: int, key: bytes, held: bool = True) -> None:
-        """Remember that the tier has the chunk, or will have it."""
+        """Remember that the tier has the chunk; with `held` False, that its store is queued or in
+        flight.
+        """
         known = self._known[tier - 1]
         known[key] = held
         known.move_to_end(key)
@@ -104,19 +116,21 @@ class WriteBehind:
             self._events.tier_removed(tier, key)
 
     def _report(self, tier: int, key: bytes, digests: Sequence[bytes]) -> None:
-        """Emit an event for the blocks of a tier's chunk, if there are any."""
+        """Emit an event that the tier holds chunk `key` with these blocks, if there are any."""
         if digests and self._events is not None:
             self._events.tier_stored(tier, self._stats.tiers[tier].kind, key, digests)
 
     def _report_left(self) -> None:
-        """Emit events for blocks that the last call of the RAM index evicted."""
+        """Emit events for the blocks that the RAM index has evicted since the last call."""
         if self._index is None or self._events is None:
             return
         for digest in self._index.take_left():
             self._events.tier_removed(RAM, digest)
 
     def remove(self, digests: list[bytes]) -> int:
-        """Remove blocks, and the chunks that they end, from all tiers; returns RAM's count."""
+        """Remove blocks, and the chunks of which they are the last block, from all tiers; returns
+        the number of blocks removed from RAM.
+        """
         for tier in range(1, len(self._stats.tiers)):
             for key in digests:
                 self.forget(tier, key)
@@ -126,7 +140,9 @@ class WriteBehind:
         return count
 
     def clear(self, group: bytes = b"") -> int:
-        """Remove everything, or one salt group, from all tiers; returns RAM's block count."""
+        """Remove everything, or the digests that begin with `group` (a salt group), from all tiers;
+        returns the number of blocks removed from RAM.
+        """
         queues = zip(self._queues, self._known, strict=True)
         for tier, (queue, known) in enumerate(queues, start=1):
             waiting = [store for store in queue if not store.key.startswith(group)]
@@ -149,8 +165,8 @@ class WriteBehind:
     def to_ram(
         self, digests: Sequence[bytes], first: int, blocks: Blocks, awaited: bool = False
     ) -> None:
-        """Store the blocks of a sequence from `first` on in RAM if the index admits them. `awaited`
-        blocks skip the admission filter.
+        """Store `blocks`, which are the blocks of a sequence from entry `first` on, in RAM if the
+        RAM index admits them. With `awaited` (offloads), they skip the admission filter.
         """
         if self._index is None:
             return
