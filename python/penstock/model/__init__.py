@@ -1,5 +1,5 @@
-"""Checkpoint metadata to DecoderSpec: describes a model without its weights, and without forward
-code.
+"""Reads the metadata of a checkpoint into a DecoderSpec, which describes a decoder without its
+weights and without code.
 """
 
 from penstock.model.errors import ModelError

@@ -1,5 +1,5 @@
-"""Metadata that families share: shapes, rope and sliding windows, from config.json and from GGUF
-keys.
+"""What families of models share: reading shapes, rope and sliding windows from config.json and from
+GGUF keys.
 """
 
 from dataclasses import replace
@@ -27,14 +27,14 @@ Windows = tuple[int | None, ...] | None
 MOST_LAYERS = 1024
 MOST_HEADS = 1024
 WIDEST = 1 << 18
-"""Maximum hidden and intermediate size, twice the largest published one."""
+"""Maximum hidden and intermediate size that is accepted, twice the largest published one."""
 LARGEST_VOCAB = 1 << 22
 LONGEST_CONTEXT = 1 << 26
 ACTIVATIONS = ("silu", "swish")
 SLIDING = "sliding_attention"
 LAYER_TYPES = (SLIDING, "full_attention")
 BLOCK = [128, 128]
-"""Rows and columns that share a scale in checkpoints with 8-bit floats."""
+"""Rows and columns of the block that shares a scale in checkpoints with FP8 weights."""
 MOE_KEYS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
@@ -53,9 +53,10 @@ def hf_spec(
     part_rope: bool = False,
     latent: LatentAttention | None = None,
 ) -> DecoderSpec:
-    """The spec of a config.json with Llama's keys. `default_head_dim` None means hidden / heads.
-    `feed_forwards` None means dense layers of `intermediate_size`. `part_rope` allows rope over
-    part of a head. `latent` replaces grouped-query attention.
+    """The spec of a config.json with Llama's keys. `default_head_dim`: size of a head if the config
+    does not state it; None means hidden size / heads. `feed_forwards` None means dense layers of
+    `intermediate_size`. `part_rope` allows rope over part of a head. `latent` replaces
+    grouped-query attention.
     """
     _refuse_foreign_features(config, quantised=quantised)
     layers = hf_layers(config)
@@ -116,7 +117,9 @@ def _layers(
     norm: Norm,
     windows: tuple[int | None, ...],
 ) -> tuple[Layer, ...]:
-    """Layers with a norm before each sublayer."""
+    """Layers with a norm before attention and before the feed-forward. `windows` has one entry per
+    layer.
+    """
     norms = Norms(before=norm)
 
     def within(window: int | None) -> Attention | LatentAttention:
@@ -138,7 +141,9 @@ def _refuse_foreign_features(config: Fields, *, quantised: bool) -> None:
 
 
 def has_block_scales(config: Fields) -> bool:
-    """Whether matrices are 8-bit floats with one scale for each block."""
+    """Whether matrices are FP8 with one scale for each block of 128 x 128. Raises ModelError for
+    any other quantisation.
+    """
     quantised = config.within("quantization_config")
     if quantised is None:
         return False
@@ -162,7 +167,7 @@ def check_heads(fields: Fields, attention: Attention, kv_heads_key: str, head_di
 
 
 def dividing_heads(fields: Fields, key: str, hidden: int) -> int:
-    """Number of heads; refused unless it divides the hidden size."""
+    """The number of heads at `key`. Raises ModelError unless it divides the hidden size."""
     heads = fields.integer(key, 1, min(MOST_HEADS, hidden))
     if hidden % heads:
         raise fields.refuse(key, f"a divisor of the hidden size, {hidden}")
@@ -212,8 +217,8 @@ def gguf_spec(
     part_rope: bool = False,
     latent: LatentAttention | None = None,
 ) -> DecoderSpec:
-    """The spec of a GGUF file whose keys start with `architecture`. Biases and the head are
-    recognised by their tensors. `feed_forward` None means dense layers. `latent` replaces
+    """The spec of a GGUF file whose keys start with `architecture`. Biases and an output head exist
+    if the file has their tensors. `feed_forward` None means dense layers. `latent` replaces
     grouped-query attention.
     """
     fields = header.fields(f"{architecture}.")

@@ -1,4 +1,4 @@
-"""The error type of this room."""
+"""The error for checkpoints that cannot be served."""
 
 from pathlib import Path
 
@@ -6,7 +6,9 @@ from penstock.core.errors import PenstockError, shortened
 
 
 class ModelError(PenstockError):
-    """A checkpoint that cannot be served: file, key, value, and what is supported."""
+    """A checkpoint that cannot be served. The message names the file, and the key, its value and
+    what is supported.
+    """
 
     def __init__(self, file: Path, problem: str) -> None:
         super().__init__(f"{file}: {problem}")

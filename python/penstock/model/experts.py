@@ -1,4 +1,4 @@
-"""Mixtures of experts, as described by the families' metadata."""
+"""Reads the mixtures of experts that several families share from their metadata."""
 
 from dataclasses import replace
 
@@ -20,26 +20,26 @@ from penstock.model.spec import (
 MOST_EXPERTS = 1 << 12
 LARGEST_SCALE = 1e6
 EPSILON = 1e-20
-"""Added to the sum by which sigmoid weights are divided."""
+"""Added to the sum of a token's expert weights by which sigmoid weights are divided."""
 SOFTMAX, SIGMOID = 1, 2
 """Values of `expert_gating_func` in a GGUF file."""
 SHARED_EXPERTS = QWEN_EXPERTS | {
     f"shared_{part}": f"mlp.shared_experts.{part}_proj" for part in ("gate", "up", "down")
 }
-"""Modules of an expert layer by role, in DeepSeek and GLM."""
+"""Names of an expert layer's modules in DeepSeek and GLM, by role in the weight recipes."""
 HF_CORRECTION = "model.layers.{}.mlp.gate.e_score_correction_bias"
 GGUF_CORRECTION = "blk.{}.exp_probs_b.bias"
 
 
 def count(config: Fields) -> int:
-    """Number of routed experts, under the key of published files or the key of transformers 5."""
+    """Number of routed experts. Published files and transformers 5 have different keys for it."""
     key = "num_local_experts" if config.get("num_experts") is None else "num_experts"
     return config.integer(key, 1, MOST_EXPERTS)
 
 
 def qwen_layers(config: Fields, shared: Mlp | None = None) -> tuple[FeedForward, ...]:
     """Feed-forwards of Qwen's mixtures: every `decoder_sparse_step`-th layer has experts, except
-    `mlp_only_layers`. `shared` has a gate.
+    `mlp_only_layers`. The output of the expert `shared` is gated.
     """
     experts, layers = count(config), hf_layers(config)
     mixture = Experts(
@@ -68,7 +68,9 @@ def gguf(
     normalise: bool,
     shared: Mlp | None = None,
 ) -> Experts:
-    """The experts of a GGUF file. The key `width` has their size. `shared` has a gate."""
+    """The experts of a GGUF file. The key named `width` has their intermediate size. The output of
+    the expert `shared` is gated.
+    """
     fields = header.fields(f"{architecture}.")
     experts = fields.integer("expert_count", 1, MOST_EXPERTS)
     return Experts(
@@ -124,7 +126,9 @@ def after_dense(header: GgufHeader, architecture: str, spec: DecoderSpec) -> Dec
 
 
 def with_shared(experts: int, chosen: int, width: int, shared: int, router: Router) -> Experts:
-    """Experts with `shared` always-on experts, stored as one of their total width."""
+    """A mixture with `shared` experts that every token uses. Checkpoints store these as one expert
+    of their total width.
+    """
     return Experts(
         experts=experts,
         experts_per_token=chosen,
@@ -135,7 +139,9 @@ def with_shared(experts: int, chosen: int, width: int, shared: int, router: Rout
 
 
 def sigmoid_router(config: Fields) -> Router:
-    """The router of a config.json: corrected sigmoids, groups scored by their two best."""
+    """The router of DeepSeek-V3 and GLM, from a config.json: sigmoids with a correction, groups
+    scored by the sum of their two best experts.
+    """
     count, keep = _groups(config, "n_routed_experts", "n_group", "topk_group")
     return _sigmoids(
         count,
@@ -156,7 +162,7 @@ def sigmoid_gguf_router(fields: Fields) -> Router:
 
 
 def _groups(fields: Fields, experts: str, count: str, keep: str) -> tuple[int, int]:
-    """Number of groups of experts, and number of groups kept."""
+    """Number of groups of experts, and number of groups from which experts are chosen."""
     whole = fields.integer(experts, 1, MOST_EXPERTS)
     groups = fields.integer(count, 1, whole, default=1)
     if whole % groups:
@@ -176,7 +182,7 @@ def _sigmoids(count: int, keep: int, normalise: bool, scale: float) -> Router:
 
 
 def softmax_router(config: Fields) -> Router:
-    """The router of DeepSeek-V2: softmax, optionally with groups scored by their best."""
+    """The router of DeepSeek-V2: softmax, optionally with groups scored by their best expert."""
     method = config.text("topk_method", default="greedy")
     if method not in ("greedy", "group_limited_greedy"):
         raise config.refuse("topk_method", "greedy group_limited_greedy")
@@ -190,7 +196,7 @@ def softmax_router(config: Fields) -> Router:
 
 
 def softmax_gguf_router(fields: Fields) -> Router:
-    """llama.cpp treats a scale of 0 as missing."""
+    """`softmax_router` of a GGUF file. llama.cpp treats a scale of 0 as missing."""
     count, keep = _groups(fields, "expert_count", "expert_group_count", "expert_group_used_count")
     if fields.flag("expert_weights_norm", default=False):
         raise fields.refuse("expert_weights_norm", "false, as in all published models")
@@ -208,7 +214,9 @@ def _softmax(count: int, keep: int, scale: float) -> Router:
 
 
 def corrected(spec: DecoderSpec, weights: WeightRecipes, tensor: str) -> WeightRecipes:
-    """The recipes, extended by the routers' corrections."""
+    """The recipes, extended by the router's correction in layers that have one. `tensor`: name of
+    its tensor with `{}` for the layer.
+    """
 
     def correction(i: int) -> dict[str, Recipe]:
         form = spec.layers[i].feed_forward

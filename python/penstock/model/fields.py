@@ -1,4 +1,4 @@
-"""Typed, range-checked access to a checkpoint's metadata, which is untrusted."""
+"""Access to a checkpoint's metadata, which is untrusted: types and ranges of values are checked."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -7,8 +7,9 @@ from penstock.model.errors import ModelError, unsupported
 
 
 class Fields:
-    """Values of one file, looked up as `prefix + key`. JSON null counts as missing, as in
-    transformers. `served` is the requested maximum length, or None.
+    """Values of one metadata file, looked up as `prefix + key`. A value that is missing without a
+    default, or has a wrong type or range, raises ModelError. JSON null counts as missing, as in
+    transformers. `served` is the maximum length that the user requests, or None.
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class Fields:
         return Fields(self.file, nested, f"{self._prefix}{key}.", served=self.served)
 
     def changed(self, values: Mapping[str, object]) -> "Fields":
-        """A copy with changed values; None removes one."""
+        """A copy with changed values; the value None removes a key."""
         own = {self._prefix + key: value for key, value in values.items()}
         return Fields(self.file, {**self._values, **own}, self._prefix, served=self.served)
 
@@ -86,7 +87,9 @@ class Fields:
         return value
 
     def token(self, key: str, vocab: int) -> int | None:
-        """An optional token id. -1 means none, as some exporters write it."""
+        """The token id at `key`; None if it is missing, or -1, which some exporters write
+        for none.
+        """
         if self.get(key) is None or self.get(key) == -1:
             return None
         return self.integer(key, 0, vocab - 1)

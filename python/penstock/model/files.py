@@ -6,11 +6,13 @@ from pathlib import Path
 from penstock.model.errors import ModelError
 
 LARGEST_JSON = 256 << 20
-"""Maximum size in bytes. The largest real files are tokenizer.json, with about 20 MB."""
+"""Maximum size in bytes of a JSON file that is read. The largest real ones are tokenizer.json, with
+about 20 MB.
+"""
 
 
 def read_object(file: Path) -> dict[str, object]:
-    """The JSON object in `file`."""
+    """The JSON object in `file`. Raises ModelError if it cannot be read or is none."""
     try:
         size = file.stat().st_size
         if size > LARGEST_JSON:
@@ -26,7 +28,7 @@ def read_object(file: Path) -> dict[str, object]:
 
 
 def read_optional_object(file: Path) -> dict[str, object]:
-    """As `read_object`; empty if the file does not exist."""
+    """Like `read_object`, but returns an empty object if the file does not exist."""
     return read_object(file) if file.exists() else {}
 
 
@@ -43,7 +45,9 @@ _STARTS = (
 
 
 def impostor(file: Path) -> str | None:
-    """Describes a file that is no model: empty, an LFS pointer, a web page. None for others."""
+    """What a file is that is clearly no model: empty, a Git LFS pointer, a web page. None for all
+    others.
+    """
     try:
         with file.open("rb") as opened:
             start = opened.read(64).lstrip().lower()
@@ -55,7 +59,7 @@ def impostor(file: Path) -> str | None:
 
 
 def weight_map(index: Path) -> dict[str, str]:
-    """File of each tensor, from `model.safetensors.index.json`."""
+    """Name of the file that has each tensor, from `model.safetensors.index.json`."""
     owners = read_object(index).get("weight_map")
     if not isinstance(owners, dict) or not all(isinstance(file, str) for file in owners.values()):
         raise ModelError(index, "weight_map must be an object that names the file of each tensor")

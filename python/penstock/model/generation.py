@@ -23,12 +23,12 @@ _NOT_APPLIED: dict[str, tuple[object, ...]] = {
 }
 
 LEAST = 1e-6
-"""Minimum of settings that must be above 0."""
+"""Minimum accepted for settings that must be above 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationDefaults:
-    """Sampling defaults set by the checkpoint; None if not set."""
+    """Sampling defaults that a checkpoint sets; a field is None if it does not set it."""
 
     temperature: float | None = None
     top_k: int | None = None
@@ -67,7 +67,8 @@ def sampling_defaults(
     """Effective defaults: the checkpoint's `own` ("auto"), none ("vllm"), or the ones in another
     generation_config.json or its directory. Members of the JSON object `override` take precedence.
 
-    ModelError names the file, or --override-generation-config, and the value.
+    Raises ModelError, which names the file (or --override-generation-config) and the value at
+    fault.
     """
     base = own
     if source != "auto":
@@ -116,9 +117,9 @@ def _defaults(fields: Fields) -> GenerationDefaults:
 def hf_tokens(directory: Path, config: Fields, vocab: int) -> TokenFacts:
     """Stop tokens of generation_config.json and config.json, and the tokenizer's end token.
 
-    Each file may be incomplete: Kimi's config.json has only the end of a text, its
-    generation_config.json only the end of a turn. The config.json of a model with images may have
-    them under `text_config`.
+    Each file may be incomplete: in Kimi's checkpoint, config.json has only the end-of-text token,
+    and generation_config.json only the end-of-turn token. The config.json of a model with images
+    may have them under `text_config`.
     """
     generation = Fields(
         directory / GENERATION_CONFIG, read_optional_object(directory / GENERATION_CONFIG)
@@ -147,8 +148,9 @@ def hf_tokens(directory: Path, config: Fields, vocab: int) -> TokenFacts:
 
 
 def gguf_tokens(header: GgufHeader, vocab: int) -> TokenFacts:
-    """Special tokens from the `tokenizer.*` keys. End of turn and end of message end an answer too.
-    Many files have no keys for them, so tokens with these names count as well.
+    """Special tokens from the `tokenizer.*` keys. End-of-turn and end-of-message tokens end an
+    answer too. Many files have no keys for them, so tokens with the usual names for them count as
+    well.
     """
     fields = header.fields("tokenizer.ggml.")
     eos = fields.token("eos_token_id", vocab)

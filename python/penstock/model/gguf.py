@@ -9,10 +9,11 @@ from penstock.model.errors import ModelError
 from penstock.model.fields import Fields
 
 TensorRow = tuple[str, str, Sequence[int]]
-"""Name, element type, and shape with the outermost dimension first."""
+"""A tensor in the header: name, element type, and shape with the outermost dimension first."""
 GgufReader = Callable[[str], Mapping[str, object]]
-"""`{"metadata": {key: value}, "tensors": [TensorRow], "ends": [token]}` of a file; "ends" is
-optional. Arrays of more than 64 items are shortened to `{"len": n, "type": t}`.
+"""Function that reads the header of a GGUF file: `{"metadata": {key: value}, "tensors":
+[TensorRow], "ends": [token]}`. "ends" is optional. Arrays of more than 64 items are shortened to
+`{"len": n, "type": t}`.
 """
 
 
@@ -23,9 +24,9 @@ class GgufHeader:
     shapes: Mapping[str, tuple[int, ...]]
     """Shape of each tensor by name, outermost dimension first."""
     ends: tuple[int, ...] = ()
-    """Tokens whose names mark the end of an answer."""
+    """Ids of the tokens whose names mark the end of an answer."""
     served: int | None = None
-    """Requested maximum length."""
+    """Maximum length in tokens that the user requests; None: not set."""
 
     def fields(self, prefix: str = "") -> Fields:
         return Fields(self.file, self.metadata, prefix, served=self.served)
@@ -40,8 +41,8 @@ class GgufHeader:
 
 
 def native_reader(path: str) -> Mapping[str, object]:
-    """The native extension's reader. Imported on first use, so that the rest of this room does not
-    need the extension.
+    """The native extension's reader. It is imported on first use, so that the rest of this package
+    does not need the extension.
     """
     from penstock import _native
 

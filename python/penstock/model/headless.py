@@ -14,7 +14,9 @@ BARE = "Model"
 CLASSIFIER = "ForSequenceClassification"
 FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
 BASES = {f"{name}{kind}": f"{name}ForCausalLM" for name in FAMILIES for kind in (BARE, CLASSIFIER)}
-"""For each architecture, the one with the same decoder and an output head."""
+"""For each architecture without an output head, the one with the same decoder and an
+output head.
+"""
 MOST_LABELS = 1 << 16
 _PREFIX = "model."
 _SCORE = "score.weight"
@@ -26,7 +28,7 @@ def as_stored(
     config: Fields, architecture: str, spec: DecoderSpec, weights: WeightRecipes
 ) -> Stored:
     """Spec and recipes adapted to the tensors of a directory, and whether the output head is
-    missing. In that case the embedding replaces it, and nothing may be sampled from it.
+    missing. In that case the recipes name the embedding in its place, and nothing may be sampled.
     """
     classifier = architecture.endswith(CLASSIFIER)
     if architecture not in BASES and architecture.removesuffix("ForCausalLM") not in FAMILIES:

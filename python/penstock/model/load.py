@@ -1,4 +1,4 @@
-"""Metadata of a checkpoint: everything that the engine needs before it reads weights."""
+"""Loads the metadata of a checkpoint: everything that the engine needs before it reads weights."""
 
 import re
 from dataclasses import dataclass
@@ -25,9 +25,11 @@ from penstock.model.spec import DecoderSpec, WeightRecipes
 CONFIG = "config.json"
 PICKLES = ("pytorch_model*.bin", "*.pth", "*.pt")
 PART = re.compile(r"-\d{5}-of-\d{5}$")
-"""End of the name of one part of a split file."""
+"""End of the file name, without suffix, of one part of a split GGUF file."""
 MODELOPT = "hf_quant_config.json"
-"""Written by NVIDIA's ModelOpt beside a config.json that does not describe the weights' format."""
+"""File that NVIDIA's ModelOpt writes beside a config.json that does not describe the weights'
+format. Such checkpoints are refused.
+"""
 WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json")
 
 
@@ -41,16 +43,16 @@ class ModelInfo:
     """Name of the directory, or of the file without its suffix."""
     source: Literal["gguf", "safetensors"]
     architecture: str
-    """The checkpoint's own name of it."""
+    """The checkpoint's own name for its architecture."""
     paths: tuple[str, ...]
-    """Argument of the decoder: the GGUF file, or the directory."""
+    """Paths that the decoder gets: the GGUF file, or the directory."""
     spec: DecoderSpec
     weights: WeightRecipes
     generation: GenerationDefaults
     tokens: TokenFacts
     pooler: Pooler
     pooling: Pooling
-    """Pooling applied to pooled requests."""
+    """How hidden states are pooled for pooled requests."""
 
 
 def load_model(

@@ -1,4 +1,4 @@
-"""Resolves a model's name to a path."""
+"""Finds a model's files by its name: an alias, a path, or a name on the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from penstock.model.generation import GenerationDefaults
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "tiktoken.model"]
 HUB_COPIES = ["original/*", "metal/*"]
-"""Copies of the weights that some repositories hold for other programs."""
+"""Patterns of files that are not downloaded: copies of the weights that some repositories have for
+other programs.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class Packaged:
     size: int
     sha256: str
     sampling: GenerationDefaults
-    """Sampling defaults of the model card, for which the file has no place."""
+    """Sampling defaults that the model card recommends. The GGUF file has no place for them."""
 
     @property
     def path(self) -> Path:
@@ -53,7 +55,9 @@ class Located:
 
 
 def locate(model: str, revision: str | None = None) -> Located:
-    """Find the files of an alias, a path, or a name on the Hugging Face hub."""
+    """Find the files of a model, which is given by alias, path, or name on the Hugging Face hub.
+    Raises PenstockError if there is none.
+    """
     packaged = ALIASES.get(model)
     if packaged is not None:
         if not packaged.path.is_file():
@@ -71,7 +75,9 @@ def locate(model: str, revision: str | None = None) -> Located:
 
 
 def from_hub(model: str, revision: str | None = None) -> Path:
-    """Download `org/name` at `revision`, fetching only changed files; returns its directory."""
+    """Download the repository `org/name` at `revision`, but only files that have changed; returns
+    its directory.
+    """
     try:
         from huggingface_hub import snapshot_download
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Pooling of hidden states to vectors, as configured by a checkpoint."""
+"""How a checkpoint wants hidden states to be pooled to a vector, as its files configure it."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from penstock.model.gguf import GgufHeader
 from penstock.model.spec import DecoderSpec
 
 MODULES = "modules.json"
-"""Module list of a sentence-transformers model."""
+"""File with the list of modules of a sentence-transformers model."""
 _MODES = {
     "lasttoken": Pooling.LAST,
     "mean": Pooling.MEAN,
@@ -71,7 +71,9 @@ def _modules(file: Path) -> list[tuple[str, str]]:
 
 
 def _pooling(file: Path) -> Pooling:
-    """The pooling mode, given as `pooling_mode` or as the one flag that is true."""
+    """The pooling mode in the configuration of a pooling module, given as `pooling_mode` or as the
+    one flag that is true.
+    """
     fields = Fields(file, read_object(file))
     if fields.get("pooling_mode") is not None:
         modes = {"pooling_mode": fields.text("pooling_mode")}

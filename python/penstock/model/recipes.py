@@ -1,4 +1,6 @@
-"""Weight recipes of GGUF and Hugging Face checkpoints with Llama's tensors."""
+"""Weight recipes (where each matrix is in a checkpoint) for GGUF and Hugging Face checkpoints with
+Llama's tensor names.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -49,7 +51,7 @@ QWEN_EXPERTS = {
     "shared_down": "mlp.shared_expert.down_proj",
     "shared_factor": "mlp.shared_expert_gate",
 }
-"""Modules of an expert layer by role."""
+"""Names of an expert layer's modules in Qwen's checkpoints, by role."""
 _GGUF_MODULES = {
     "mixer_norm": "attn_norm",
     "q": "attn_q",
@@ -86,12 +88,14 @@ _GGUF_EXPERTS = {
     "shared_factor": "ffn_gate_inp_shexp",
 }
 GGUF_SEPARATE_EXPERTS = {role: f"ffn_{role}.{{e}}" for role in ("gate", "up", "down")}
-"""One tensor for each expert, as in files before April 2024."""
+"""Names of expert tensors by role in GGUF files from before April 2024, which have one tensor per
+expert (`e`).
+"""
 _QK_NORMS = ("q_norm", "k_norm")
 
 _SHARED = ("shared_gate", "shared_up", "shared_down")
 _BLOCKED = ("q", "k", "v", "q_a", "kv_a", "kv_b", "o", "gate", "up", "down", *_SHARED)
-"""Roles with separate scales in checkpoints of 8-bit floats."""
+"""Roles whose matrices have a tensor of scales in checkpoints with FP8 weights."""
 
 
 Modules = Mapping[str, str]

@@ -1,4 +1,6 @@
-"""Rope parameters in their various spellings."""
+"""Reads the parameters of rotary position embedding (rope), which metadata spells in
+various ways.
+"""
 
 import math
 
@@ -25,8 +27,8 @@ def from_hf(config: Fields, *, head_dim: int | None = None, layer_type: str | No
     """Rope of a config.json: `rope_parameters` with `rope_theta` inside (transformers 5), or
     `rope_theta` beside `rope_scaling`.
 
-    With a `head_dim`, part of a head may be rotated and the scaling may be LongRoPE. With a
-    `layer_type`, that type of layer may have its own parameters.
+    Only with `head_dim` may part of a head be rotated, and the scaling be LongRoPE. With
+    `layer_type`, the parameters of that type of layer are returned, if there are any.
     """
     outer_theta = config.number("rope_theta", 1.0, LARGEST_THETA, default=DEFAULT_THETA)
     key = "rope_parameters" if config.get("rope_parameters") is not None else "rope_scaling"
@@ -41,7 +43,7 @@ def from_hf(config: Fields, *, head_dim: int | None = None, layer_type: str | No
 
 
 def _dims(config: Fields, parameters: Fields | None, head_dim: int | None) -> int | None:
-    """Rotated dimensions of a head; None for all."""
+    """Number of rotated dimensions of a head; None for all."""
     for fields in (config, parameters):
         if fields is None or fields.get("partial_rotary_factor") in (None, 1, 1.0):
             continue
@@ -111,7 +113,9 @@ def _yarn(config: Fields, parameters: Fields) -> YarnScaling:
 
 
 def softmax_factor(config: Fields) -> float:
-    """Factor of the attention scores that DeepSeek combines with YaRN."""
+    """Additional factor of the attention scores, which DeepSeek combines with YaRN; 1
+    without it.
+    """
     key = "rope_parameters" if config.get("rope_parameters") is not None else "rope_scaling"
     parameters = config.within(key)
     if parameters is None or not parameters.get("mscale_all_dim"):
@@ -124,7 +128,7 @@ def softmax_factor(config: Fields) -> float:
 
 
 def _magnitude(factor: float, scale: float = 1.0) -> float:
-    """YaRN's factor of cosines and sines."""
+    """Factor by which YaRN multiplies cosines and sines."""
     return 0.1 * scale * math.log(factor) + 1.0 if factor > 1.0 else 1.0
 
 
@@ -136,8 +140,8 @@ def _original(config: Fields, parameters: Fields, default: int) -> int:
 
 
 def _longrope(config: Fields, parameters: Fields, pairs: int) -> LongropeScaling:
-    """LongRoPE divisors: those for long sequences if the served length exceeds the original
-    context, else those for short sequences.
+    """LongRoPE with the divisors of a config.json: those for long sequences if the served length
+    exceeds the original context, else those for short sequences.
 
     transformers switches when a sequence outgrows the original context, and recomputes all its
     keys. Cached keys would then mix both kinds, so the choice is made once, as in vLLM.
@@ -157,7 +161,7 @@ def _longrope(config: Fields, parameters: Fields, pairs: int) -> LongropeScaling
 
 
 def longrope_attention(factor: float, original: int) -> float:
-    """LongRoPE's factor of cosines and sines."""
+    """Factor by which LongRoPE multiplies cosines and sines."""
     if factor <= 1.0:
         return 1.0
     return math.sqrt(1.0 + math.log(factor) / math.log(original))
@@ -172,8 +176,8 @@ def from_gguf(
     fields: Fields, *, has_factors: bool, dims: int | None = None, latent: bool = False
 ) -> Rope:
     """Rope of a GGUF file. GGUF has keys for linear scaling and YaRN; Llama 3's scaling is
-    precomputed as a tensor of divisors. `latent`: YaRN may have a factor for the scores,
-    `gguf_softmax_factor`.
+    precomputed as a tensor of divisors. `latent`: for latent attention, where YaRN may have a
+    factor for the scores (`gguf_softmax_factor`).
     """
     theta = fields.number("rope.freq_base", 1.0, LARGEST_THETA, default=DEFAULT_THETA)
     kind = fields.text("rope.scaling.type", default="none")
@@ -195,7 +199,7 @@ def from_gguf(
 
 LOG_MULTIPLIER = "rope.scaling.yarn_log_multiplier"
 PER_SCALE = 0.1
-"""Ratio of this key's value to `mscale_all_dim`."""
+"""Ratio of the value at LOG_MULTIPLIER to `mscale_all_dim` in config.json."""
 
 
 def gguf_softmax_factor(fields: Fields, rope: Rope) -> float:
@@ -226,7 +230,9 @@ def _gguf_yarn(fields: Fields, *, latent: bool) -> YarnScaling:
 
 
 def stretched(rope: Rope | None, longest: int) -> int:
-    """Maximum length, including YaRN that was added to config.json by hand."""
+    """The maximum length in tokens, raised from `longest` if a user has added YaRN to config.json
+    by hand.
+    """
     if rope is None or not isinstance(rope.scaling, YarnScaling):
         return longest
     return max(longest, int(rope.scaling.factor * rope.scaling.original_max_position))

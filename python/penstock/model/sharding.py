@@ -25,22 +25,23 @@ from penstock.model.spec import (
 
 COLUMN_UNIT = 32
 VOCAB_UNIT = 16
-"""Output features are packed in panels of 16."""
+"""The vocabulary is cut in units of 16, because output features are packed in panels of 16."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Cut points, each from 0 to the whole: rank r of a stage holds heads `heads[r]` to `heads[r +
-    1]`, and likewise for the others.
+    """The cuts of a model over ranks, as ascending cut points from 0 to the whole. Rank r of a
+    stage holds query heads `heads[r]` to `heads[r + 1]`, exclusive, and likewise columns (`mlp`),
+    vocabulary and experts; stage s holds layers `layers[s]` to `layers[s + 1]`.
     """
 
     heads: tuple[int, ...]
     mlp: tuple[tuple[int, ...], ...]
-    """One tuple for each inner width of the spec."""
+    """Cut points of feed-forward columns, for each inner width in `DecoderSpec.widths`."""
     vocab: tuple[int, ...]
     layers: tuple[int, ...]
     experts: tuple[int, ...] | None = None
-    """None: every rank has some columns of all experts."""
+    """None: experts are not divided; every rank has some columns of all of them."""
 
     @property
     def tp(self) -> int:
@@ -56,11 +57,13 @@ class Grid:
 
     @property
     def reader(self) -> int:
-        """The rank that samples: the first of the last stage. Ranks are numbered stage by stage."""
+        """Number of the rank that samples, whose results the engine reads: the first of the last
+        stage. Ranks are numbered stage by stage.
+        """
         return (self.pp - 1) * self.tp
 
     def shard(self, rank: int) -> dict[str, object]:
-        """JSON of `penstock_decoder::Shard`."""
+        """The rank's shard, as the JSON object of `penstock_decoder::Shard`."""
         stage, of_stage = divmod(rank, self.tp)
         return {
             "rank": of_stage,
@@ -96,8 +99,8 @@ class Grid:
 
 
 def plan_grid(spec: DecoderSpec, tp: int, pp: int, *, by_experts: bool = False) -> Grid:
-    """The best cuts for `tp` ranks in each of `pp` stages. InvalidValueError for too many ranks.
-    `by_experts`: ranks hold whole experts instead of columns of all experts.
+    """The best cuts for `tp` ranks in each of `pp` stages. Raises InvalidValueError for too many
+    ranks. `by_experts`: ranks hold whole experts instead of columns of all experts.
     """
     experts = spec.experts if by_experts else None
     most = min(_heads(spec)[0], *spec.widths, spec.vocab, experts or spec.vocab)
@@ -139,8 +142,8 @@ def _span(cuts: Sequence[int], at: int) -> str:
 
 
 def _cut_evenly(whole: int, parts: int, unit: int) -> tuple[int, ...]:
-    """Cut into whole units, of which the last may be short. Cut into single items if there are
-    fewer units than parts.
+    """Cut `whole` items evenly into parts of whole units, of which the last may be short. The unit
+    is a single item if there are fewer units than parts.
     """
     unit = unit if -(-whole // unit) >= parts else 1
     units = -(-whole // unit)
@@ -148,8 +151,8 @@ def _cut_evenly(whole: int, parts: int, unit: int) -> tuple[int, ...]:
 
 
 def _cut_heads(spec: DecoderSpec, tp: int) -> tuple[int, ...]:
-    """Cut heads by cost: a query head costs its rows of q and columns of o; a KV head costs its
-    rows of k and v on every rank that holds it.
+    """Cut query heads so that the most expensive rank costs least: a query head costs its rows of q
+    and columns of o; a KV head costs its rows of k and v on every rank that holds it.
     """
     return _cut_groups(_heads(spec)[0], _group(spec), tp)
 
@@ -167,7 +170,9 @@ def _cut_groups(heads: int, group: int, tp: int) -> tuple[int, ...]:
 
 
 def _cut_layers(spec: DecoderSpec, pp: int) -> tuple[int, ...]:
-    """Cut layers by cost: the weights read for each token. The last stage also reads the head."""
+    """Cut layers so that the most expensive stage costs least. The cost is the number of weights
+    read for each token. The last stage also reads the head.
+    """
     hidden = spec.hidden
     each = tuple(
         _projections(layer.mixer, hidden) + hidden * _read(layer.feed_forward)
@@ -201,7 +206,9 @@ def _projections(mixer: Mixer, hidden: int) -> int:
 
 
 def _read(form: FeedForward) -> int:
-    """Number of rows and columns, each of hidden size, that a token reads."""
+    """Number of rows and columns of a feed-forward's matrices, each of hidden size, that a token
+    reads.
+    """
     if isinstance(form, Mlp):
         return (3 if form.kind == "gated" else 2) * form.intermediate
     shared = 0 if form.shared is None else _read(form.shared)
@@ -212,7 +219,7 @@ def _cut(
     whole: int, parts: int, cost: Callable[[int, int], float], smallest: int
 ) -> tuple[int, ...]:
     """The cuts that minimise the maximum cost, then the total cost: dynamic programming over the
-    last cut. The cost of a part must not decrease when the part grows.
+    last cut. `cost(start, end)` must not decrease when the part grows.
     """
 
     @cache

@@ -28,11 +28,15 @@ from penstock.model.spec import (
 )
 
 Part = Literal["embedding", "head", "attention", "dense", "experts", "shared", "router", "vectors"]
-"""`vectors`: norms, biases and other small tensors, which are never quantised."""
+"""Part of the model to which a matrix belongs. `vectors`: norms, biases and other small tensors,
+which are never quantised.
+"""
 PANEL = 16
-"""Outputs that are packed together. Heads in the KV pool are padded to a multiple of it."""
+"""Number of outputs that are packed together. The size of heads in the KV pool is padded to a
+multiple of it.
+"""
 GROUP = 32
-"""Inputs that share a scale."""
+"""Number of inputs that share a quantisation scale."""
 FORMS = {
     "f32": (32, 0),
     "bf16": (16, 0),
@@ -41,7 +45,9 @@ FORMS = {
     "s4": (4, 1),
     "mx4": (4, 2),
 }
-"""Packed formats of the native decoder: bits of a weight, and 16-bit numbers for each group."""
+"""Packed formats of the native decoder: bits per weight, and number of 16-bit numbers (such as the
+scale) per group of inputs.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +58,12 @@ class Matrix:
     role: str
     """Role in the weight recipes."""
     layer: int | None
-    """None: outside the layers."""
+    """Index of the layer; None for matrices outside the layers."""
     outputs: int
     inputs: int
     copies: int = 1
     active: int | None = None
-    """Copies that a token reads; None for all."""
+    """Number of copies that a token reads (of experts); None for all."""
 
     @property
     def numbers(self) -> int:
@@ -82,7 +88,9 @@ def matrices(spec: DecoderSpec, grid: Grid, rank: int) -> list[Matrix]:
 
 
 def counted(spec: DecoderSpec, grid: Grid, rank: int) -> list[tuple[Matrix, int]]:
-    """Distinct matrices with their counts. Equal layer objects are processed once."""
+    """A rank's matrices without repetition, each with the number of its occurrences. Layers that
+    are one object are processed once.
+    """
     share = _Share(spec, grid, rank)
     own = [spec.layers[i] for i in _own_layers(grid, rank)]
     counts = Counter(map(id, own))
@@ -121,7 +129,7 @@ def whole(spec: DecoderSpec) -> list[Matrix]:
 
 
 def parameters(spec: DecoderSpec) -> int:
-    """Number of weights of the decoder. A tied embedding counts once."""
+    """Number of weights (parameters) of the model. A tied embedding counts once."""
     return sum(matrix.numbers for matrix in whole(spec))
 
 
@@ -140,7 +148,9 @@ def active_parameters(spec: DecoderSpec) -> int:
 def kv_spec(
     spec: DecoderSpec, grid: Grid, rank: int, block_size: int, number_bytes: int = 2
 ) -> KvSpec:
-    """KV groups of a rank, with the size of a block in bytes."""
+    """The KV groups of a rank, with the bytes of a block in each. `number_bytes`: bytes per element
+    of keys and values.
+    """
     own = _own_layers(grid, rank)
     groups: dict[tuple[int | None, bool], list[int]] = {}
     for i, layer in enumerate(spec.layers):
@@ -164,7 +174,9 @@ def kv_spec(
 
 
 def sequence_bytes(groups: KvSpec, tokens: int) -> int:
-    """KV bytes of a sequence of `tokens` tokens. Groups with a window grow only up to it."""
+    """Bytes of KV blocks that a sequence of `tokens` tokens takes on a rank with these groups. A
+    group with a window holds at most the window.
+    """
     return sum(
         -(-min(tokens, group.window or tokens) // groups.block_size) * group.block_bytes
         for group in groups.groups
@@ -183,7 +195,7 @@ def state_bytes(spec: DecoderSpec, grid: Grid, rank: int) -> int:
 
 
 class _Share:
-    """Heads and columns of one rank, cut as in the decoder."""
+    """The heads and columns of one rank, cut as in the native decoder."""
 
     def __init__(self, spec: DecoderSpec, grid: Grid, rank: int) -> None:
         self.hidden = spec.hidden
@@ -195,12 +207,16 @@ class _Share:
         self._widths = spec.widths
 
     def columns(self, width: int) -> tuple[int, int]:
-        """First inner column of a feed-forward, and one past the last."""
+        """The rank's inner columns of a feed-forward of this width: the first, and the one after
+        the last.
+        """
         cuts = self._grid.mlp[self._widths.index(width)]
         return cuts[self.rank], cuts[self.rank + 1]
 
     def experts(self, form: Experts) -> tuple[int, tuple[int, int]]:
-        """Number of experts, and their columns."""
+        """Number of experts that the rank holds, and its columns of them (the first, and the one
+        after the last).
+        """
         cuts, width = self._grid.experts, form.expert.intermediate
         return (
             (form.experts, self.columns(width))
@@ -295,7 +311,9 @@ def _mlp(part: Part, share: _Share, form: Mlp, columns: tuple[int, int]) -> Iter
 
 
 def _kv_numbers(share: _Share, mixer: Mixer) -> int:
-    """Numbers in one token's keys and values, padded as in the pool."""
+    """Number of elements in the keys and values of one token in one layer on this rank, padded as
+    in the pool.
+    """
     if isinstance(mixer, LatentAttention):
         return _up(mixer.kv_rank + mixer.rope_dim, PANEL)
     assert isinstance(mixer, Attention)
@@ -332,7 +350,7 @@ def _vector(role: str, numbers: int) -> Matrix:
 
 
 def _around(start: int, end: int, all_inputs: int) -> int:
-    """Number of inputs, extended to whole groups that share a scale."""
+    """Number of inputs `start` to `end`, extended to whole groups that share a scale."""
     return min(_up(end, GROUP), all_inputs) - start // GROUP * GROUP
 
 

@@ -23,7 +23,9 @@ class Norm:
 
 @dataclass(frozen=True, slots=True)
 class Norms:
-    """Norms of a sublayer: `x += after(sublayer(before(x)))`."""
+    """Norms of a sublayer (mixer or feed-forward): `x += after(sublayer(before(x)))`. None: no
+    norm.
+    """
 
     before: Norm | None = None
     after: Norm | None = None
@@ -31,7 +33,7 @@ class Norms:
 
 @dataclass(frozen=True, slots=True)
 class LinearScaling:
-    """All rope frequencies divided by `factor`."""
+    """Rope scaling: all frequencies are divided by `factor`."""
 
     factor: float
     kind: str = field(default="linear", init=False)
@@ -39,7 +41,9 @@ class LinearScaling:
 
 @dataclass(frozen=True, slots=True)
 class Llama3Scaling:
-    """Long wavelengths divided by `factor`, short ones kept, a blend between (Llama 3.1)."""
+    """Rope scaling of Llama 3.1: frequencies of long wavelengths are divided by `factor`, those of
+    short ones are kept, with a blend between.
+    """
 
     factor: float
     low_freq_factor: float
@@ -50,27 +54,30 @@ class Llama3Scaling:
 
 @dataclass(frozen=True, slots=True)
 class FactorsScaling:
-    """Each rope frequency divided by its entry of the weights' `rope_factors` (GGUF)."""
+    """Rope scaling in GGUF files: each frequency is divided by its entry in the tensor
+    `rope_factors`.
+    """
 
     attention_factor: float | None = None
-    """As for YarnScaling; None for 1."""
+    """Factor of cosines and sines; None for 1."""
     kind: str = field(default="factors", init=False)
 
 
 @dataclass(frozen=True, slots=True)
 class LongropeScaling:
-    """Each rope frequency divided by its entry of `divisors` (LongRoPE)."""
+    """Rope scaling of LongRoPE: each frequency is divided by its entry in `divisors`."""
 
     divisors: tuple[float, ...]
     attention_factor: float
-    """As for YarnScaling."""
+    """Factor of cosines and sines."""
     kind: str = field(default="longrope", init=False)
 
 
 @dataclass(frozen=True, slots=True)
 class YarnScaling:
-    """YaRN: rope pairs with fewer than `beta_slow` rotations within the original context are
-    divided by `factor`, pairs with more than `beta_fast` are kept, and a ramp connects both.
+    """Rope scaling of YaRN: the frequencies of pairs with fewer than `beta_slow` rotations within
+    the original context are divided by `factor`, those of pairs with more than `beta_fast` are
+    kept, and a ramp connects both.
     """
 
     factor: float
@@ -78,9 +85,9 @@ class YarnScaling:
     beta_fast: float
     beta_slow: float
     attention_factor: float
-    """Factor of cosines and sines."""
+    """Factor by which cosines and sines are multiplied."""
     fractional: bool = False
-    """Do not round the ends of the ramp to whole pairs."""
+    """True if the ends of the ramp are not rounded to whole pairs."""
     kind: str = field(default="yarn", init=False)
 
 
@@ -89,7 +96,9 @@ RopeScaling = LinearScaling | Llama3Scaling | FactorsScaling | LongropeScaling |
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """Rotary positions in half-split pairs, over the first `dims` dimensions of a head, or all."""
+    """Rotary position embedding in half-split pairs, over the first `dims` dimensions of a head;
+    None for all.
+    """
 
     theta: float
     scaling: RopeScaling | None = None
@@ -98,7 +107,9 @@ class Rope:
 
 @dataclass(frozen=True, slots=True)
 class Temperature:
-    """Position-dependent scale of queries: `1 + scale * ln(1 + floor((position + 1) / floor))`."""
+    """Attention temperature: queries are multiplied by `1 + scale * ln(1 + floor((position + 1) /
+    floor))`.
+    """
 
     floor: float
     scale: float
@@ -122,7 +133,9 @@ class Attention:
     value_dim: int | None = None
     """Size of a value head; None for `head_dim`."""
     chunk: int | None = None
-    """A token attends only to tokens of its own chunk of this size."""
+    """Chunked attention: a token attends only to tokens of its own chunk of this size; None: no
+    chunks.
+    """
     sinks: bool = False
     """A learned logit of each query head takes part in the softmax."""
     qk_norm_after: float | None = None
@@ -139,12 +152,14 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class LatentAttention:
-    """Multi-head latent attention (DeepSeek-V2): keys and values from one latent per token."""
+    """Multi-head latent attention (DeepSeek-V2): keys and values of all heads are projected from
+    one latent per token.
+    """
 
     heads: int
     kv_rank: int
     plain_dim: int
-    """Dimensions of a query and key head without rotation."""
+    """Dimensions of a query or key head that are not rotated."""
     rope_dim: int
     value_dim: int
     norm: Norm
@@ -168,9 +183,11 @@ class LinearAttention:
     key_dim: int
     value_dim: int
     scalars: int
-    """Numbers projected from the input for each value head: steps and decays."""
+    """Number of scalars (steps and decays) that are projected from the input for each
+    value head.
+    """
     kernel: int
-    """Tokens covered by the preceding convolution."""
+    """Number of tokens that the preceding convolution covers."""
     kind: str = field(default="linear", init=False)
 
 
@@ -194,33 +211,35 @@ class Mlp:
     activation: Literal["silu", "gelu_tanh", "gelu"]
     bias: bool = False
     clamp: Clamp | None = None
-    """Replaces the plain activation of a gated feed-forward with "silu"."""
+    """Clamped activation, in place of the plain one. Only for gated feed-forwards with "silu"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Contiguous groups of experts. Experts are chosen from the best groups only."""
+    """Division of experts into contiguous groups of equal size. Experts are chosen from the `keep`
+    best of `count` groups only.
+    """
 
     count: int
     keep: int
     by: Literal["max", "top2_sum"]
-    """How a group is scored from the choice values of its experts."""
+    """How a group is scored from the choice values (scores for selection) of its experts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Router:
-    """Selection and weighting of experts. In order: scores of the logits, choice = score +
-    correction, groups, the experts with the highest choice, their scores as weights, normalisation,
-    scale.
+    """Selection and weighting of experts. The steps, in order: scores from the logits; choice
+    values, which are score + correction; the best groups; the experts with the highest choice
+    values; their scores as weights; normalisation; scale.
     """
 
     score: Literal["softmax", "sigmoid", "none"]
     after_choice: bool = False
-    """Experts are chosen by logit, and scores computed among the chosen ones only."""
+    """Experts are chosen by their logits, and scores are computed among the chosen ones only."""
     bias: bool = False
     """The logits have a bias."""
     correction: bool = False
-    """A bias for each expert, used in the choice only."""
+    """Each expert has a bias that is added for the choice only, not for its weight."""
     groups: Groups | None = None
     normalise: bool = False
     """Weights are divided by their sum plus `epsilon`."""
@@ -241,12 +260,14 @@ class Experts:
     shared: Mlp | None = None
     """Shared expert, used by every token."""
     shared_gate: bool = False
-    """Its output is multiplied by the sigmoid of a projection of the input to one number."""
+    """The shared expert's output is multiplied by the sigmoid of a projection of the input to one
+    number.
+    """
     kind: str = field(default="moe", init=False)
 
     @property
     def parts(self) -> tuple[Mlp, ...]:
-        """The routed expert, and the shared one if there is one."""
+        """Form of a routed expert, and that of the shared one if there is one."""
         return (self.expert,) if self.shared is None else (self.expert, self.shared)
 
 
@@ -276,16 +297,16 @@ class DecoderSpec:
     family: str
     hidden: int
     vocab: int
-    """Rows of the embedding; token ids are smaller."""
+    """Number of rows of the embedding. Token ids are lower."""
     max_position: int
     final_norm: Norm
     layers: tuple[Layer, ...]
     learned_positions: bool = False
-    """Add a row of a second table, indexed by absolute position, to each embedding."""
+    """Whether a row of a second table, indexed by absolute position, is added to each embedding."""
     tied_embeddings: bool = False
     """The embedding is also the output head."""
     embed_scale: float | None = None
-    """Factor of the embeddings; None for 1."""
+    """Factor by which embeddings are multiplied; None for 1."""
     final_softcap: float | None = None
     """`c` of `c * tanh(logit / c)`, which replaces each logit."""
     labels: int | None = None
@@ -305,7 +326,9 @@ class DecoderSpec:
 
     @property
     def experts(self) -> int | None:
-        """Number of routed experts. The decoder requires the same one in all layers."""
+        """Number of routed experts; None without a mixture. The decoder requires the same number in
+        all layers.
+        """
         forms = (layer.feed_forward for layer in self.layers)
         return next((form.experts for form in forms if isinstance(form, Experts)), None)
 
@@ -320,14 +343,14 @@ class DecoderSpec:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Location of a matrix [outputs, inputs], or of a vector, in a checkpoint."""
+    """Where a matrix [outputs, inputs], or a vector, is in a checkpoint."""
 
     tensor: str
     """Tensor name. For matrices of experts, either a name with `{e}` for the expert's number, or
     the name of a tensor whose outermost dimension is the expert.
     """
     rows: tuple[int, int] | None = None
-    """First row, and one past the last, after transposition; None for all."""
+    """First row of the tensor (after transposition), and the one after the last; None for all."""
     cols: tuple[int, int] | None = None
     expert: int | None = None
     """Index into the outermost dimension of a tensor that stacks experts."""
@@ -338,14 +361,18 @@ class Recipe:
     (one scale for each block of 128 x 128).
     """
     interleaved: int | None = None
-    """Head size, if rows are stored for interleaved rotation; the decoder restores their order."""
+    """Size of a head, if its rows are stored for interleaved rotation. The decoder reorders them
+    for half-split rotation.
+    """
     unrotated: int | None = None
-    """Number of leading rows of such a head that are not reordered."""
+    """Number of leading rows of such a head that are not rotated, and not reordered."""
 
 
 @dataclass(frozen=True, slots=True)
 class WeightRecipes:
-    """Recipes by role. `layers` has the roles that the spec of each layer requires."""
+    """Recipes of all weights of a model, by role. `layers` has, for each layer, those that its spec
+    requires.
+    """
 
     embed: Recipe
     final_norm: Recipe
@@ -363,7 +390,9 @@ class WeightRecipes:
 
 
 def _without_defaults(value: object) -> object:
-    """JSON without None and False. A recipe with only a tensor becomes the tensor's name."""
+    """`value` for JSON, without None and False. A recipe with nothing but a tensor becomes the
+    tensor's name.
+    """
     if isinstance(value, dict):
         kept = {
             key: _without_defaults(item)

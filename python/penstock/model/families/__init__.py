@@ -1,4 +1,6 @@
-"""Families by architecture. A family maps metadata to a spec and recipes, without forward code."""
+"""The supported families of models, by architecture. A family maps a checkpoint's metadata to a
+DecoderSpec and weight recipes; it has no forward code.
+"""
 
 from collections.abc import Callable
 
@@ -43,7 +45,7 @@ HF_ARCHITECTURES: dict[str, Callable[[Fields], Mapped]] = {
     "Qwen3ForCausalLM": qwen3.from_hf,
     "Qwen3MoeForCausalLM": qwen3_moe.from_hf,
 }
-"""Keyed by an entry of `architectures` in config.json."""
+"""Families of Hugging Face checkpoints, keyed by an entry of `architectures` in config.json."""
 
 GGUF_ARCHITECTURES: dict[str, Callable[[GgufHeader], Mapped]] = {
     "deepseek2": deepseek.from_gguf,
@@ -60,4 +62,4 @@ GGUF_ARCHITECTURES: dict[str, Callable[[GgufHeader], Mapped]] = {
     "qwen3": qwen3.from_gguf,
     "qwen3moe": qwen3_moe.from_gguf,
 }
-"""Keyed by `general.architecture`."""
+"""Families of GGUF files, keyed by their value of `general.architecture`."""

@@ -9,7 +9,7 @@ from penstock.model.recipes import gguf_recipes, hf_recipes
 from penstock.model.spec import DecoderSpec, LatentAttention, Norm, Rope, Router, WeightRecipes
 
 LATENT_EPS = 1e-6
-"""Epsilon of the latents' norms, independent of the other norms."""
+"""Epsilon of the norms of latents, which no metadata states; that of the other norms may differ."""
 Mapped = tuple[DecoderSpec, WeightRecipes]
 
 
@@ -28,7 +28,9 @@ def from_hf_3(config: Fields) -> Mapped:
 
 
 def _from_hf(config: Fields, family: str, router: Router) -> Mapped:
-    """Multi-token prediction layers (after `num_hidden_layers`) are skipped."""
+    """Spec and recipes of a config.json. Multi-token prediction layers (after `num_hidden_layers`)
+    are skipped.
+    """
     if config.flag("attention_bias", default=False):
         raise config.refuse("attention_bias", "false")
     if config.integer("moe_layer_freq", 1, common.MOST_LAYERS, default=1) != 1:
@@ -76,7 +78,9 @@ def _attention(
     own: Rope,
     factor: float,
 ) -> LatentAttention:
-    """Latent attention; `factor` multiplies the scores in addition to the usual scale."""
+    """Latent attention from `fields`. The string arguments are keys. `factor` multiplies the scores
+    in addition to the usual scale.
+    """
     rope_dim = fields.integer(rotated, 2, common.WIDEST)
     if rope_dim % 2:
         raise fields.refuse(rotated, "pairs of rotation")
@@ -94,9 +98,9 @@ def _attention(
 
 
 def from_gguf(header: GgufHeader) -> Mapped:
-    """Newer files store keys and values of the latent separately, and have head sizes in keys with
-    `_mla`; older files use the plain keys. Converters leave out multi-token prediction layers. A
-    file without `expert_gating_func` is DeepSeek-V2.
+    """Newer files store the projections from the latent to keys and to values separately, and have
+    head sizes in keys with `_mla`; older files use the plain keys. Converters leave out multi-token
+    prediction layers. A file without `expert_gating_func` is DeepSeek-V2.
     """
     fields = header.fields("deepseek2.")
     gating = fields.integer("expert_gating_func", 0, 255, default=experts.SOFTMAX)

@@ -29,12 +29,14 @@ LARGEST_CAP = 1e6
 SLIDING, FULL = common.LAYER_TYPES
 LOCAL_THETA = 10_000.0
 PREFIXES = ("model.", "language_model.model.", "model.language_model.")
-"""Tensor name prefixes of text-only models, of published models with images, and of newer ones."""
+"""Prefixes of tensor names: of text-only models, of published models that also take images, and of
+newer such models.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """Properties of a version that its metadata does not state."""
+    """Properties of a version (Gemma 2 or 3) that its metadata does not state."""
 
     name: str
     period: int
@@ -44,7 +46,9 @@ class Version:
     window: int
     vocab: int
     layers_27b: int
-    """Number of layers of the one model whose scores are not scaled by its head size."""
+    """Number of layers of the 27B model, the only one whose attention scores are not scaled by its
+    head size.
+    """
 
 
 TWO = Version("gemma2", 2, False, False, 4096, 256_000, 46)
@@ -128,7 +132,9 @@ def _dtype(outer: Fields, config: Fields) -> object:
 
 
 def _as_stored(number: float, dtype: object) -> float:
-    """`number` rounded to the type of the embeddings, which the reference multiplies in."""
+    """The factor `number`, rounded to the type of the embeddings, because the reference
+    implementation multiplies in that type.
+    """
     if dtype == "float16":
         return float(struct.unpack("<e", struct.pack("<e", number))[0])
     bits = int(struct.unpack("<I", struct.pack("<f", number))[0])
@@ -181,7 +187,7 @@ def _spec(
     embed_scale: float,
     final_softcap: float | None,
 ) -> DecoderSpec:
-    """The spec. `layers` has window and rope of each layer."""
+    """The spec of a Gemma model. `layers` has the window and the rope of each layer."""
     norms, mlp = Norms(norm, norm), Mlp("gated", intermediate, "gelu_tanh")
     return DecoderSpec(
         family=version.name,

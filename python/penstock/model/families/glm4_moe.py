@@ -27,7 +27,9 @@ def from_hf(config: Fields) -> Mapped:
 
 
 def from_gguf(header: GgufHeader) -> Mapped:
-    """`block_count` includes multi-token prediction layers, which are skipped."""
+    """Spec and recipes of a GGUF file. `block_count` includes multi-token prediction layers, which
+    are skipped.
+    """
     fields = header.fields("glm4moe.")
     if fields.integer("expert_gating_func", 0, 255, default=experts.SIGMOID) != experts.SIGMOID:
         raise fields.refuse("expert_gating_func", f"{experts.SIGMOID}, sigmoids")

@@ -72,7 +72,9 @@ def from_hf(config: Fields) -> tuple[DecoderSpec, WeightRecipes]:
 
 
 def from_gguf(header: GgufHeader) -> tuple[DecoderSpec, WeightRecipes]:
-    """GGUF files store the same fused tensors, as [outputs, inputs]."""
+    """Spec and recipes of a GGUF file. It has the same fused tensors as other checkpoints, but as
+    [outputs, inputs].
+    """
     fields = header.fields("gpt2.")
     hidden = fields.integer("embedding_length", 1, common.WIDEST)
     spec = _spec(

@@ -94,8 +94,8 @@ def _with_sinks(spec: DecoderSpec) -> DecoderSpec:
 
 
 def _hf_recipes(spec: DecoderSpec, width: int, *, codes: bool) -> WeightRecipes:
-    """Experts are stacked as [inputs, outputs], or as codes of [outputs, inputs]. The outputs of
-    gate and up are interleaved.
+    """Experts are stacked in one tensor, as [inputs, outputs], or as MXFP4 codes of [outputs,
+    inputs]. The outputs of gate and up are interleaved.
     """
     weights = hf_recipes(spec)
 
@@ -127,8 +127,9 @@ def _hf_recipes(spec: DecoderSpec, width: int, *, codes: bool) -> WeightRecipes:
 
 
 def from_gguf(header: GgufHeader) -> tuple[DecoderSpec, WeightRecipes]:
-    """The clamp has no keys. The ramp of YaRN ends between pairs, as in transformers. GGUF has no
-    key for that, and llama.cpp rounds the ends.
+    """Spec and recipes of a GGUF file. The clamp of the activation has no keys in it. The ramp of
+    YaRN ends between pairs, as in transformers; GGUF has no key for that, and llama.cpp rounds the
+    ends.
     """
     fields = header.fields("gpt-oss.")
     width = fields.integer("expert_feed_forward_length", 1, common.WIDEST)

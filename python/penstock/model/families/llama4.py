@@ -28,12 +28,14 @@ PERIOD = 4
 """Every `PERIOD`-th layer has no rope."""
 TEMPERATURE = Temperature(8192.0, 0.1)
 WITHOUT_NORMS = 128
-"""Number of experts of the one published model (Maverick) without norms of queries and keys. Its
-GGUF files do not state this.
+"""Number of experts of Maverick, the one published model without norms of queries and keys. By this
+number its GGUF files are recognised, which do not state that.
 """
 ROUTER = Router("sigmoid", after_choice=True, weight_on_input=True)
 TEXT, OUTER = "model.", "language_model.model."
-"""Tensor name prefixes of text-only models, and of published ones, which have images."""
+"""Prefixes of tensor names: of text-only models, and of published models, which also take
+images.
+"""
 MODULES = {
     "router": "feed_forward.router",
     # Stacked tensors: see `_stacked`.
@@ -86,7 +88,9 @@ def _from_hf(config: Fields, prefix: str) -> Mapped:
 
 
 def _hf_feed_forwards(config: Fields, layers: int) -> tuple[FeedForward, ...]:
-    """Dense layers have their own width; Llama's key has the width of the experts."""
+    """Feed-forward of each layer. Dense layers have a key of their own for their width; Llama's key
+    has the width of the experts.
+    """
     mixed = _layers_of_experts(config, layers)
     plain = experted = None
     if len(mixed) < layers:
@@ -102,7 +106,7 @@ def _hf_feed_forwards(config: Fields, layers: int) -> tuple[FeedForward, ...]:
 
 
 def _mixture(count: int, chosen: int, expert: Mlp) -> Experts:
-    """Experts with a shared expert of the same width."""
+    """A mixture of `count` experts, with a shared expert of the same width."""
     return Experts(count, chosen, expert, ROUTER, shared=expert)
 
 
@@ -147,7 +151,9 @@ def _with_chunks(
 
 
 def _hf_recipes(spec: DecoderSpec, prefix: str) -> WeightRecipes:
-    """Rope pairs are adjacent rows of q and k. The feed-forward has another name than in Llama."""
+    """Recipes of a Hugging Face checkpoint. Rope pairs are adjacent rows of q and k. The
+    feed-forward has another name than in Llama.
+    """
 
     def renamed(recipe: Recipe) -> Recipe:
         tensor = recipe.tensor.replace(".mlp.", ".feed_forward.")
@@ -179,7 +185,9 @@ def _hf_recipes(spec: DecoderSpec, prefix: str) -> WeightRecipes:
 
 
 def _stacked(at: str, expert: Mlp) -> dict[str, Recipe]:
-    """Experts are stacked as [inputs, outputs], with the outputs of gate before those of up."""
+    """Recipes of stacked experts: tensors [experts, inputs, outputs], with the outputs of gate
+    before those of up.
+    """
     width = expert.intermediate
     fused = Recipe(f"{at}gate_up_proj", transposed=True)
     return {
@@ -190,7 +198,9 @@ def _stacked(at: str, expert: Mlp) -> dict[str, Recipe]:
 
 
 def from_gguf(header: GgufHeader) -> Mapped:
-    """There are no keys for the chunk size, the layers without rope, and the temperature."""
+    """Spec and recipes of a GGUF file. It has no keys for the chunk size, the layers without rope,
+    and the temperature.
+    """
     fields = header.fields("llama4.")
     if fields.get("attention.sliding_window") == 0:
         raise fields.refuse("attention.sliding_window", "files whose attention has chunks")

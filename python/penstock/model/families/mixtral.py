@@ -1,4 +1,4 @@
-"""Mixtral: Mistral with a mixture of experts whose weights always sum to 1."""
+"""Mixtral: Mistral with a mixture of experts whose weights are always normalised to a sum of 1."""
 
 from penstock.model import common, experts
 from penstock.model.fields import Fields

@@ -43,8 +43,8 @@ def _factors(kind: str) -> str:
 
 
 def _longrope(header: GgufHeader, fields: Fields, spec: DecoderSpec) -> tuple[DecoderSpec, Recipe]:
-    """As `rope.from_hf`: the divisors for long sequences if the served length exceeds the original
-    context.
+    """LongRoPE of a GGUF file. As in `rope.from_hf`, the divisors for long sequences are used if
+    the served length exceeds the original context.
     """
     original = fields.integer(
         "rope.scaling.original_context_length", 1, rope.LONGEST, default=spec.max_position
