@@ -1,4 +1,6 @@
-"""Plain data that crosses room boundaries. No behaviour beyond validation, no IO, no other room."""
+"""Plain data that several packages exchange: plans, results, transfers, requests, errors. No
+behaviour beyond validation, no IO, and no import of another package.
+"""
 
 from penstock.core.errors import (
     CodecError,

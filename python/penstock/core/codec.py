@@ -1,4 +1,6 @@
-"""Codec of plans and results (`crates/base/wire`), for ranks in other processes and hosts."""
+"""Encodes and decodes plans and results (by `crates/base/wire`), for ranks in other processes and
+on other hosts.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from penstock.core.errors import CodecError as CodecError
 from penstock.core.plan import StepPlan, StepResult
 
 PLAN = b"P"
-"""First byte of a plan, which tells it from other messages to a rank."""
+"""First byte of an encoded plan, which distinguishes it from other messages to a rank."""
 
 
 def encode_plan(plan: StepPlan) -> bytes:
@@ -42,8 +44,9 @@ def decode_result(data: bytes) -> StepResult:
 
 
 def plan_bytes(sequences: int, tokens: int, groups: int, added: int, length: int) -> int:
-    """Maximum encoded size of a plan in bytes. `added` is the number of new block table entries,
-    `length` the maximum number of tokens of a sequence.
+    """Maximum size in bytes of an encoded plan of `sequences` sequences with `tokens` tokens in
+    total, in `groups` KV groups. `added` is the number of new block table entries, `length` the
+    maximum number of tokens of a sequence.
     """
     from penstock import _native
 
@@ -51,7 +54,9 @@ def plan_bytes(sequences: int, tokens: int, groups: int, added: int, length: int
 
 
 def result_bytes(sequences: int, tokens: int, alternatives: int, vector: int) -> int:
-    """Maximum encoded bytes of a result; `vector` is the number of values of a vector."""
+    """Maximum size in bytes of an encoded result. `alternatives`: number of log-probabilities per
+    token; `vector`: number of values of a pooled vector.
+    """
     from penstock import _native
 
     return _native.result_bytes(sequences, tokens, alternatives, vector)

@@ -1,4 +1,4 @@
-"""Root of Penstock's errors. Each message names the fault, its place and the remedy."""
+"""Base classes of Penstock's errors. Each message names the fault, its place and the remedy."""
 
 
 class PenstockError(Exception):
@@ -6,11 +6,11 @@ class PenstockError(Exception):
 
 
 class DeviceLostError(PenstockError):
-    """This process has lost its device and cannot compute any further step."""
+    """The GPU failed in such a way that this process cannot compute any further step."""
 
 
 class InvalidValueError(PenstockError, ValueError):
-    """A field's value is out of range. `field` is the name as the caller spells it."""
+    """The value of a field or flag is not accepted. `field` is its name as the user spells it."""
 
     def __init__(self, field: str, value: object, expected: str) -> None:
         super().__init__(f"{field} is {value!r}, expected {expected}")
@@ -23,4 +23,4 @@ def shortened(text: str, most: int = 40) -> str:
 
 
 class CodecError(PenstockError):
-    """Malformed bytes, or a message that cannot be encoded."""
+    """Bytes that are no valid message, or a message that cannot be encoded."""

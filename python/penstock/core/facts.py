@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Numerics:
-    """Formats of weights, activations and KV."""
+    """Number formats of weights, activations and KV."""
 
     weights: tuple[str, ...]
-    """Sorted; empty on a rank that has neither layers nor the output head."""
+    """Formats of the rank's matrices, sorted; empty on a rank that has neither layers nor the
+    output head.
+    """
     activations: str
     kv: str
 
@@ -22,10 +24,10 @@ class Numerics:
 @dataclass(frozen=True, slots=True)
 class WorkerFacts:
     fingerprint: bytes
-    """32 bytes that identify the checkpoint."""
+    """32 bytes that identify the checkpoint (a hash of its tensors)."""
     numerics: Numerics
     device: str
-    """Instruction set or accelerator."""
+    """What the rank computes on, for the log: the CPU's instruction set, or the GPU."""
     threads: int
     weights_bytes: int
     stages: tuple[tuple[str, float, str], ...] = ()
@@ -35,8 +37,8 @@ class WorkerFacts:
     host_memory: int = 0
     """Host memory available to the rank in bytes, measured at its start; 0 if unknown."""
     pauses: int = 0
-    """Number of plans without sequences that the rank can use while no request is active. Each
-    gives it time for one piece of deferred start-up work. All other ranks get these plans too.
+    """Number of plans without sequences (pauses) that the rank can use while no request is active.
+    Each gives it time for one piece of deferred start-up work. All other ranks get these plans too.
     """
     host: str = ""
     """Address of the rank's node; empty on a single node."""
@@ -47,9 +49,9 @@ class KvGroup:
     """Layers that share a block table."""
 
     layers: tuple[int, ...]
-    """Absolute indices of the group's layers on this rank."""
+    """Indices, in the whole model, of the group's layers on this rank."""
     block_bytes: int
-    """Size of one block over all of `layers` on this rank, in bytes; 0 without layers."""
+    """Bytes of one block on this rank, for all of `layers` together; 0 without layers."""
     window: int | None = None
     """Number of tokens a token attends to, itself included; None for all."""
     chunked: bool = False
@@ -58,7 +60,7 @@ class KvGroup:
 
 @dataclass(frozen=True, slots=True)
 class KvSpec:
-    """Shape of a rank's KV. All ranks have the same groups, in the same order."""
+    """Shape of a rank's KV cache. All ranks have the same groups, in the same order."""
 
     block_size: int
     groups: tuple[KvGroup, ...]
@@ -71,4 +73,4 @@ class Loaded:
     facts: WorkerFacts
     kv_spec: KvSpec
     free_memory: int
-    """Memory that this rank may allocate, in bytes."""
+    """Bytes that this rank may allocate for its KV pools."""

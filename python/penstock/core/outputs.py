@@ -1,4 +1,4 @@
-"""Step outputs for clients: one row for each request that got tokens or ended."""
+"""Outputs of a step for clients: one row for each request that got tokens or has ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from penstock.core.tiers import TierTokens
 
 
 class FinishReason(IntEnum):
-    """Why a request ended, with the wire's values. Every request ends exactly once."""
+    """Why a request ended, with the numbers that the wire format uses. Every request ends exactly
+    once.
+    """
 
     NONE = 0
     STOP = 1
@@ -46,12 +48,14 @@ class StepOutput(NamedTuple):
 
 @dataclass(slots=True)
 class StepOutputs:
-    """Columns of equal length. `tokens` is concatenated in row order; the dicts are keyed by row.
+    """Outputs of one step as columns of equal length. `tokens` has the tokens of all rows,
+    concatenated in row order. The dicts are keyed by row.
 
-    `cached_tokens` and `queue_us` are set in a request's first row and 0 afterwards. `stop_tokens`
-    is -1 unless a token ended the request. `cached_tokens` counts hits in the pool and all tiers.
-    `tier_tokens` has only rows with tokens from tiers, at most `cached_tokens` in total. `vectors`
-    has the last row of each pooled request, as little-endian f32.
+    `cached_tokens` and `queue_us` (microseconds in the queue) are set in a request's first row and
+    0 in its later ones. `stop_tokens` is -1 unless a token ended the request. `cached_tokens`
+    counts hits in the pool and all tiers. `tier_tokens` has only rows with tokens from tiers, at
+    most `cached_tokens` in total. `vectors` has the last row of each pooled request, as
+    little-endian f32.
     """
 
     ids: array[int] = field(default_factory=lambda: array("Q"))
@@ -92,7 +96,7 @@ class StepOutputs:
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """Gauges after a step, and counters since the start."""
+    """Gauges after a step, and counters since the start of the engine."""
 
     running: int = 0
     waiting: int = 0
@@ -102,6 +106,8 @@ class EngineStats:
     prefix_query_tokens: int = 0
     prefix_hit_tokens: int = 0
     masks: int = 0
-    """Token masks computed for grammars. The seconds count mask threads, and rows that waited."""
+    """Number of token masks computed for grammars. `mask_seconds` is the time that threads spent on
+    computing them, `mask_wait_seconds` the time that rows waited for them.
+    """
     mask_seconds: float = 0.0
     mask_wait_seconds: float = 0.0

@@ -1,4 +1,4 @@
-"""Input and output of one model step.
+"""Input and output of one model step: the plan, and the result.
 
 Columns are `array.array`: contiguous, and read by Rust through the buffer protocol.
 """
@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from penstock.core.pooling import Pooling
 
 LAST_SAMPLED = -1
-"""Placeholder in a plan for the slot's last sampled token, which only the device knows yet."""
+"""In a plan, in place of a token: the token that the sequence's slot sampled last, which only the
+device knows so far.
+"""
 NOT_FINITE = -1
 """In a result, in place of a token: the hidden state of the sequence is not finite."""
 NO_TOKEN = -2
@@ -24,7 +26,7 @@ NO_BLOCK = -1
 """Block table entry whose tokens lie behind the group's window."""
 
 MAX_PLAN_GRAMMAR_BYTES = 256 * 1024 + 1
-"""Maximum total size of a plan's grammars in bytes: room for one grammar of the largest size."""
+"""Maximum total size of a plan's grammars in bytes: enough for one grammar of the largest size."""
 
 LogprobRow = tuple[float, int, list[tuple[int, float]]]
 """Log-probability of a token, its rank (1 = most likely), and (token id, log-probability) pairs of
@@ -42,13 +44,17 @@ def _bytes() -> array[int]:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """State of a sequence that takes a slot. Later plans refer to the slot only."""
+    """A sequence that takes a slot, with the parameters that the backend keeps. Later plans refer
+    to the slot only.
+    """
 
     slot: int
     sampling: bytes
     """Encoded sampling parameters, opaque to the engine."""
     prompt_logprobs: int = -1
-    """Number of alternatives for each prompt token; -1 for no prompt log-probabilities."""
+    """Number of alternatives whose log-probabilities are returned with each prompt token; -1: no
+    log-probabilities of the prompt.
+    """
     grammar: int = 0
     """1-based index into the plan's `grammars`; 0 without a grammar."""
     adapter: int = 0
@@ -62,7 +68,7 @@ class Registration:
 
 @dataclass(slots=True)
 class StepPlan:
-    """Work of all ranks in one step: n sequences in G KV groups.
+    """The work of all ranks in one step, as columns: n sequences in G KV groups.
 
     A registration resets its slot: empty block tables, no sampled token. Each slot keeps its block
     tables, and plans carry deltas to them. Entry e = i * G + g of `kept` and `added_offsets` is for
@@ -78,11 +84,17 @@ class StepPlan:
     lengths: array[int] = field(default_factory=_ints)
     """[n] Number of tokens to compute, drafts included."""
     sample: array[int] = field(default_factory=_bytes)
-    """[n] Whether the last 1 + drafts tokens need logits, or a pooled sequence its vector."""
+    """[n] 1 if tokens are to be sampled after the last 1 + drafts tokens, or the vector of a pooled
+    sequence is to be returned; else 0.
+    """
     drafts: array[int] = field(default_factory=_ints)
-    """[n] Number of trailing draft tokens; empty if no sequence has any."""
+    """[n] Number of draft tokens at the end of the sequence's tokens; empty if no
+    sequence has any.
+    """
     tokens: array[int] = field(default_factory=_ints)
-    """[sum of lengths] LAST_SAMPLED is valid only as a sequence's first token."""
+    """[sum of lengths] Tokens to compute, sequence after sequence. LAST_SAMPLED is valid only as a
+    sequence's first token.
+    """
     targets: array[int] = field(default_factory=_ints)
     """Same length as `tokens`, or empty: the prompt token that follows each token, or -1 if its
     log-probability is not requested.
@@ -97,10 +109,11 @@ class StepPlan:
 @dataclass(slots=True)
 class StepResult:
     """Output of a step. Dicts are keyed by the sequence's index in the plan. The last token of a
-    sequence may be NOT_FINITE or NO_TOKEN; LATE_MASK stands alone.
+    sequence may be NOT_FINITE or NO_TOKEN; LATE_MASK, if present, is its only token.
 
     `counts[i]` is 0 without `sample` and for pooled sequences, else 1 + the number of accepted
-    drafts. `prompt_logprobs[i][j]` is for the prompt token at position starts[i] + 1 + j.
+    drafts. `tokens` has `counts[i]` tokens for each sequence, concatenated. `prompt_logprobs[i][j]`
+    is for the prompt token at position starts[i] + 1 + j.
     """
 
     counts: array[int] = field(default_factory=_ints)
@@ -112,6 +125,6 @@ class StepResult:
     seconds: float = field(default=0.0, compare=False)
     """Compute time in seconds; 0 if not measured."""
     masks: tuple[int, float, float] = field(default=(0, 0.0, 0.0), compare=False)
-    """Token masks since the last result: number computed, seconds spent beside the steps, and
-    seconds that rows waited for them.
+    """Token masks since the last result: the number computed, the seconds that threads spent on
+    that, and the seconds that rows waited for masks.
     """

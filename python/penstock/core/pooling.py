@@ -1,4 +1,6 @@
-"""Pooled requests, which return a vector made from the hidden states of their prompt."""
+"""Pooled requests, which return a vector made from the hidden states of their prompt in place of
+tokens.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from enum import IntEnum
 
 
 class Pooling(IntEnum):
-    """Which rows of the final hidden state (after the last norm) are pooled."""
+    """How the hidden states of a prompt (after the final norm) become one vector."""
 
     NONE = 0
     """Not pooled: the sequence samples tokens."""
@@ -17,14 +19,18 @@ class Pooling(IntEnum):
 
 
 class PoolerOutput(IntEnum):
-    """Meaning of the returned vector, with the wire's values."""
+    """Meaning of the vector that a pooled request returns, with the numbers that the wire format
+    uses.
+    """
 
     NONE = 0
     """Pooled requests are rejected."""
     EMBEDDING = 1
     """The pooled hidden state, unnormalised."""
     UNIT_EMBEDDING = 2
-    """The pooled hidden state, which the model's users normalise to unit length."""
+    """The pooled hidden state, which the API server scales to unit length unless the request says
+    otherwise.
+    """
     LABELS = 3
     """One logit for each label of the model's classification head."""
 
@@ -35,6 +41,8 @@ class Pooler:
 
     output: int = PoolerOutput.NONE
     size: int = 0
-    """Length of a vector."""
+    """Number of values of a vector."""
     only: bool = False
-    """The model has no output head: all other requests are rejected."""
+    """Whether the model has no output head, so that all requests other than pooled ones are
+    rejected.
+    """

@@ -1,4 +1,4 @@
-"""Progress of loading weights, as lines of text."""
+"""Progress of loading weights, as lines of text for people."""
 
 from __future__ import annotations
 
@@ -10,10 +10,14 @@ from collections.abc import Callable
 INTERVAL = 1.0
 """Seconds between two lines, and before the first."""
 WINDOW = 5
-"""Number of lines over which the rate is averaged: part of a file is often in the page cache."""
+"""Number of recent lines over which the rate is averaged. It varies, because a part of a file is
+often in the page cache.
+"""
 
 Report = Callable[[str], None]
-"""Receives lines, on any thread but one at a time."""
+"""Function that receives lines of progress. It may be called on any thread, but not by
+two at once.
+"""
 
 
 def silent(line: str) -> None:
@@ -21,7 +25,9 @@ def silent(line: str) -> None:
 
 
 class ProgressLine(str):
-    """A line with the completed share (0 to 1) of its load, to find the slowest rank."""
+    """A line of progress with the share (0 to 1) of the load that is complete, by which the slowest
+    rank is found.
+    """
 
     share: float
 
@@ -43,7 +49,7 @@ class LoadProgress:
         report: Report,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`total` is in bytes. `report` runs on a thread that calls `add`."""
+        """`total` is in bytes. `report` is called on one of the threads that call `add`."""
         self._total, self._report, self._clock = total, report, clock
         self._lock, self._reporting = threading.Lock(), threading.Lock()
         self._loaded = 0

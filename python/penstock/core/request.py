@@ -1,4 +1,4 @@
-"""A client's request in the engine: token ids and numbers, no text."""
+"""A client's request as the engine sees it: token ids and numbers, no text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_LOGPROBS = 20
 
 @dataclass(frozen=True, slots=True)
 class GenerationParams:
-    """Parameters that the scheduler needs.
+    """Parameters of a request that the scheduler needs.
 
     `prompt_logprobs` is -1 for none, else the number of alternatives (0 to 20). Stop tokens do not
     end the request before it has `min_tokens` tokens; the sampler suppresses the stop tokens that
@@ -33,8 +33,8 @@ class GenerationParams:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One sequence to continue. `prompt` is an `array('i')`; `arrived` is a time of the engine's
-    clock.
+    """One sequence to continue. `prompt` is an `array('i')`; `arrived` is the engine's clock time
+    in seconds.
     """
 
     id: int
@@ -45,7 +45,9 @@ class Request:
     pool: bool = False
     """Return the pooled hidden state of the prompt, and sample no token."""
     expires: bool = False
-    """Finish as REJECTED if not started within the engine's maximum queue time."""
+    """Whether the request ends as REJECTED if it has not started within the engine's maximum queue
+    time.
+    """
     cache_salt: bytes = field(default=b"", repr=False)
     sampling: bytes = field(default=b"", repr=False)
     """Encoded sampling parameters, opaque to the engine."""
@@ -54,11 +56,13 @@ class Request:
     grammar: bytes = field(default=b"", repr=False)
     """Encoded grammar that constrains the output, opaque to the engine; empty for none."""
     adapter: int = 0
-    """Adapter applied to the weights; 0 for none."""
+    """Number of the adapter that is applied to the weights; 0 for none."""
     priority: int = 0
     """Lower values are scheduled first, if the scheduler uses priorities."""
     resumed: int = 0
-    """Number of trailing `prompt` tokens that are the output of an interrupted run."""
+    """Number of tokens at the end of `prompt` that are the output of an earlier run, which was
+    interrupted.
+    """
 
     def __post_init__(self) -> None:
         if not self.prompt:

@@ -1,4 +1,6 @@
-"""KV tiers in usage data, and commands that administer the KV cache."""
+"""Numbers of tokens loaded from KV tiers, for usage data; and the commands that administer the KV
+cache.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from penstock.core.errors import InvalidValueError
 
 
 class TierTokens(NamedTuple):
-    """Prompt tokens of one request that were loaded from tiers, by kind of tier."""
+    """Numbers of prompt tokens of one request that were loaded from tiers, by kind of tier."""
 
     ram: int = 0
     disk: int = 0
@@ -35,13 +37,15 @@ class TierKinds(IntFlag):
 
 class KvAction(IntEnum):
     CLEAR_ALL = 1
-    """Clear the pool and all tiers."""
+    """Clear the pool and all tiers. Blocks in use stay with their sequences."""
     CLEAR_SALT = 2
     """Clear all KV of requests with `cache_salt`."""
     CLEAR_PREFIX = 3
     """Clear the blocks of one prefix and all blocks that extend it."""
     PIN = 4
-    """Exempt the blocks of a prefix from eviction, including blocks computed later."""
+    """Exempt the blocks of a prefix from eviction from the RAM tier, including blocks that are
+    computed later.
+    """
     UNPIN = 5
     REPORT = 6
     """Report contents and hit rates of the cache."""

@@ -13,32 +13,39 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 RAM = 0
-"""`Transfer.tier` of the RAM tier. The others are numbered from 1 in the order of their flags."""
+"""`Transfer.tier` of the RAM tier. The others are numbered from 1 in the order of their --kv-tier
+flags.
+"""
 KEY_BYTES = 32
 GROUP_BYTES = 4
-"""Length of a digest's first part, its salt group (`crates/kv/prefix`)."""
+"""Number of bytes at the beginning of a digest that are its salt group (`crates/kv/prefix`): they
+identify model, adapter and cache salt.
+"""
 
 
 class TransferKind(IntEnum):
     LOAD = 1
-    """Tier -> pool."""
+    """Copy from a tier to the pool."""
     STORE = 2
-    """Pool -> tier."""
+    """Copy from the pool to a tier."""
     PROBE = 3
-    """Query which of several chunks a tier has."""
+    """Ask a tier which of several chunks it has."""
     REMOVE = 4
-    """Remove chunks from all chunk tiers."""
+    """Remove chunks from all tiers that store chunks (all but RAM)."""
     CANCEL = 5
     """Cancel the transfers `ids`: those not started are answered as not done. CANCEL itself gets no
     answer.
     """
     CLEAR = 6
-    """Remove one salt group from all chunk tiers; without keys, everything of this cache identity.
+    """Remove the chunks of one salt group from all tiers that store chunks; without keys, all
+    chunks of this cache identity.
     """
 
 
 class Fault(IntEnum):
-    """Fault of the tier behind a failed transfer. The largest value of all ranks counts."""
+    """Whether a transfer failed because of its tier, and how. The highest value of all ranks
+    counts.
+    """
 
     NONE = 0
     """No fault of the tier: done, missing, cancelled, or not supported by the tier."""
@@ -52,26 +59,28 @@ class Fault(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class OpenTiers:
-    """Message from the engine to all ranks after loading. All other settings of the tiers come from
-    the configuration.
+    """What the engine tells all ranks about the tiers, after they have loaded. All other settings
+    of the tiers come from the configuration.
     """
 
     cache: str
     """Cache identity of the whole model, as 64 hex digits."""
     ram_slots: int
-    """Entries of the RAM tier on each rank. An entry holds one block of every KV group."""
+    """Number of entries (slots) of the RAM tier on each rank. An entry holds one block of every KV
+    group.
+    """
     flush_s: float
     """Seconds that stores in flight may take when the executor closes."""
 
 
 @dataclass(slots=True)
 class Transfer:
-    """A transfer names at most as many blocks, chunks or ids as the pools have blocks, so that it
-    fits into a message.
+    """One transfer of KV blocks, or an operation on the tiers. It names at most as many blocks,
+    chunks or ids as the pools have blocks, so that it fits into a message.
     """
 
     id: int
-    """Ascending from 1. Ignored for CANCEL."""
+    """Number of the transfer, ascending from 1. Ignored for CANCEL."""
     kind: TransferKind
     tier: int = RAM
     blocks: array[int] = field(default_factory=lambda: array("i"))
@@ -80,17 +89,21 @@ class Transfer:
     group does not need.
     """
     slots: array[int] = field(default_factory=lambda: array("i"))
-    """RAM only: the slot for the blocks of all groups at the same index."""
+    """RAM only: for each block table entry, the slot of the RAM tier that holds its blocks of all
+    groups.
+    """
     keys: bytes = b""
-    """Chunk tiers only: 32 bytes for each chunk, the digest of its last block. LOAD and STORE have
-    one key, REMOVE at least one. CLEAR has a salt group of 4 bytes, or nothing.
+    """Not for loads and stores in RAM: 32 bytes for each chunk, the digest of its last block. LOAD
+    and STORE have one key, REMOVE at least one. CLEAR has a salt group of 4 bytes, or nothing.
     """
     counts: array[int] = field(default_factory=lambda: array("i"))
     """PROBE only: number of blocks of each chunk."""
     ids: array[int] = field(default_factory=lambda: array("q"))
-    """CANCEL only."""
+    """CANCEL only: ids of the transfers to cancel."""
     parent: bytes = b""
-    """STORE to chunk tiers: digest of the block before the chunk; empty for the first chunk."""
+    """STORE to a tier other than RAM: digest of the block before the chunk; empty for the first
+    chunk of a sequence.
+    """
 
 
 @dataclass(slots=True)
@@ -101,15 +114,19 @@ class TransferResult:
     done: bool
     """True if the whole transfer succeeded (not for PROBE)."""
     found: bytes = b""
-    """PROBE: one byte for each chunk, 1 if the tier has all its parts."""
+    """PROBE: one byte for each chunk in question, 1 if the tier has all its parts (one per KV
+    head).
+    """
     bytes: int = 0
     seconds: float = 0.0
-    """Transfer time, without the time in the queue."""
+    """Seconds that the transfer took, without the time in the queue."""
     waited: float = 0.0
-    """Seconds in the queue."""
+    """Seconds that the transfer waited in the queue."""
     error: str = ""
-    """Reason if not done; empty if the data was missing or the transfer cancelled."""
+    """Reason why the transfer is not done; empty also if the data was missing or the transfer was
+    cancelled.
+    """
     fault: Fault = Fault.NONE
-    """The tier's fault that `error` describes."""
+    """Fault of the tier that `error` describes."""
     left: builtins.bytes = b""
     """Digests of chunks that have left the tier and were not reported before."""
