@@ -1,4 +1,4 @@
-"""Administration of the KV cache: clear, pin, report."""
+"""Administration of the KV cache by operators: clear, pin, report."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from penstock.engine.tiers import OpenedTiers
 from penstock.kv import KvCache
 
 REPORT_S = 1.0
-"""Seconds between reports to the metrics page."""
+"""Seconds between two reports on the tiers for the metrics page."""
 NO_PINS = "pinned prefixes are kept in the RAM tier, and there is none: --kv-tier ram:SIZE"
 
 
 class KvAdmin:
-    """Executes KV commands. `movers` returns the reports of the ranks' movers."""
+    """Executes operators' commands to the KV cache. `movers` returns each rank's report on its
+    tiers.
+    """
 
     def __init__(
         self, kv: KvCache, opened: OpenedTiers, movers: Callable[[], Iterable[str]]
@@ -28,7 +30,9 @@ class KvAdmin:
         self._next_report = 0.0
 
     def due(self, now: float) -> TiersFrame | None:
-        """A report for the metrics page, about once a second; None if not due or without tiers."""
+        """The next report on the tiers for the metrics page, about once a second; None if none is
+        due, or without tiers. `now`: clock time in seconds.
+        """
         if self._opened.write_behind is None or now < self._next_report:
             return None
         self._next_report = now + REPORT_S

@@ -1,4 +1,6 @@
-"""Settings that all nodes of an engine must share, worded for error messages."""
+"""The configuration fingerprint: settings that all nodes of an engine must share, worded for error
+messages.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,15 @@ from penstock.config import EngineConfig
 from penstock.model import ModelInfo
 
 OWN = {"model.path", "parallel.node_rank", "parallel.master", "parallel.token_file"}
-"""Settings that may differ by node. Threads and instruction set may differ too."""
+"""Settings that may differ between nodes. The number of threads and the instruction set may differ
+too.
+"""
 
 
 def config_fingerprint(config: EngineConfig, info: ModelInfo) -> dict[str, str]:
-    """Shared settings by name. None is secret: they cross the network in clear text."""
+    """The shared settings, by name. None may be secret, because they cross the network in clear
+    text.
+    """
     from penstock._native import __version__
 
     found = {
@@ -33,7 +39,9 @@ def config_fingerprint(config: EngineConfig, info: ModelInfo) -> dict[str, str]:
 
 
 def describe(info: ModelInfo) -> str:
-    """Identify the model without its weights, which are compared after loading."""
+    """Text that identifies a model without its weights. Weights are compared after they
+    are loaded.
+    """
     spec = info.spec
     digest = hashlib.blake2b(
         (spec.to_json() + info.weights.to_json()).encode(), digest_size=4

@@ -1,4 +1,4 @@
-"""Combines the facts of all ranks."""
+"""Combines the facts that all ranks report after they have loaded."""
 
 from __future__ import annotations
 

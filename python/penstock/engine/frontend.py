@@ -1,4 +1,6 @@
-"""Frames between front door and engine as plain data, and their socket (docs/wire.md)."""
+"""Frames (messages) between the API server and the engine as plain data, and the socket that
+carries them (docs/wire.md).
+"""
 
 from __future__ import annotations
 
@@ -27,12 +29,12 @@ _MAX_UNSENT_BYTES = 64 << 20
 
 
 class ConnectionClosed(PenstockError):  # noqa: N818 - part of every normal shutdown
-    """The front door has closed the connection, so the engine exits."""
+    """The API server has closed the connection, so the engine exits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """First frame of a connection."""
+    """First frame that the engine sends on a connection."""
 
     pid: int
     wire_version: int = WIRE_VERSION
@@ -49,7 +51,9 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The engine accepts requests within these limits. `cache_identity` has 32 bytes."""
+    """The engine has started, and accepts requests within these limits. `cache_identity` has 32
+    bytes.
+    """
 
     max_model_len: int
     max_num_seqs: int
@@ -79,8 +83,8 @@ class Fatal:
 class Step:
     """Outputs of one engine step and the counters after it. A heartbeat has no outputs.
 
-    `step` counts from 1; a heartbeat repeats the last number. `batch_tokens` tokens were computed
-    in `step_ms` milliseconds.
+    `step` is the step's number, from 1; a heartbeat repeats the last number. `batch_tokens` tokens
+    were computed in `step_ms` milliseconds.
     """
 
     step: int
@@ -92,7 +96,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Tiers:
-    """State of the KV tiers as a JSON object, opaque to the wire."""
+    """State of the KV tiers as a JSON object, whose contents the wire format does not define."""
 
     report: str
 
@@ -117,8 +121,9 @@ class Connection:
     """A Unix socket that does not block the engine when its peer is slow.
 
     Bytes that the kernel does not accept at once are buffered and sent by later calls. A send that
-    has to wait receives meanwhile. Not thread-safe. Methods raise ConnectionClosed if the front
-    door is gone, and CodecError for malformed frames. `clock` stamps `Request.arrived`.
+    has to wait receives frames meanwhile, so that both sides cannot block each other. Not
+    thread-safe. Methods raise ConnectionClosed if the API server is gone, and CodecError for
+    malformed frames. `clock` stamps `Request.arrived`.
     """
 
     def __init__(
@@ -142,7 +147,9 @@ class Connection:
         self._unsent = bytearray()
 
     def send(self, frame: EngineFrame) -> None:
-        """Send or buffer `frame`. Blocks while more than 64 MiB are unsent, but keeps receiving."""
+        """Send `frame`, or buffer it. Blocks while more than 64 MiB are buffered, but goes on
+        receiving.
+        """
         data = encode_frame(frame)
         if self._unsent:
             self._unsent += data
@@ -155,7 +162,7 @@ class Connection:
             self._flush()
 
     def poll(self, timeout: float) -> list[FrontFrame]:
-        """Frames that have arrived. Waits up to `timeout` seconds for the first."""
+        """Return the frames that have arrived. Waits up to `timeout` seconds for the first."""
         deadline = time.monotonic() + timeout
         while True:
             self._receive()
@@ -176,18 +183,18 @@ class Connection:
                 self._receive()
                 self._flush()
         except ConnectionClosed:
-            pass  # The front door is gone.
+            pass  # The API server is gone.
         finally:
             self._socket.close()
 
     def _wait(self, timeout: float | None) -> None:
         self._poll.modify(self._socket, select.POLLIN | (select.POLLOUT if self._unsent else 0))
-        # Round up: a timeout of 0 ms for a remaining fraction would busy-wait.
+        # Round up to whole milliseconds: a timeout of 0 for the last fraction would busy-wait.
         self._poll.poll(None if timeout is None else int(timeout * 1000) + 1)
 
     def _receive(self) -> None:
-        """Read all frames that have arrived, so that a CANCEL is handled in the same step as its
-        request. At most 16 MiB, so that a flood of frames cannot delay the step.
+        """Read all frames that have arrived, so that a CANCEL is handled before the same step as
+        the request that it ends. At most 16 MiB, so that a flood of frames cannot delay the step.
         """
         for _ in range(_MAX_POLL_BYTES // _READ_BYTES):
             try:
@@ -205,7 +212,7 @@ class Connection:
             del self._unsent[: self._write(self._unsent)]
 
     def _write(self, data: bytes | bytearray) -> int:
-        """Number of bytes that the kernel accepted."""
+        """Write without waiting. Returns the number of bytes that the kernel accepted."""
         try:
             return self._socket.send(data)
         except BlockingIOError:

@@ -1,4 +1,6 @@
-"""Plans in flight: enough to keep the executor busy, applied in order of submission."""
+"""Plans in flight: enough to keep the executor busy. Their results are applied in the order of
+submission.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,12 @@ class SubmittedPlan:
     future: StepFuture | None
     """None if the executor rejected the plan."""
     seconds: float = 0.0
-    """Compute time."""
+    """Compute time of the step in seconds."""
     error: Exception | None = None
     ended_requests: bool = False
-    """Whether the error ended requests; False if it only follows from the previous plan's error."""
+    """Whether the error ended requests; False if it is only a consequence of an earlier plan's
+    error.
+    """
 
 
 class InFlight:
@@ -56,7 +60,9 @@ class InFlight:
                 step.error = error
 
     def pause(self) -> SubmittedPlan:
-        """Compute a plan without sequences. Nothing else may be in flight."""
+        """Compute a plan without sequences, which gives ranks time for deferred work, and wait for
+        it. Nothing else may be in flight.
+        """
         step = SubmittedPlan(self._scheduler.pause(), self._clock(), None)
         try:
             step.future = self._executor.submit(step.plan)
@@ -68,7 +74,9 @@ class InFlight:
         return step
 
     def wait_oldest(self) -> SubmittedPlan:
-        """Wait for the oldest plan. Apply its result, or fail its requests and set its `error`."""
+        """Wait for the oldest plan. Applies its result to the scheduler; if the step failed, ends
+        its requests and sets `error`.
+        """
         step = self._plans[0]
         plan = step.plan
         try:
@@ -80,7 +88,9 @@ class InFlight:
         self._plans.popleft()
         step.seconds = self._clock() - step.began
         if result is not None:
-            # With one stage, plans are computed one at a time although they are submitted ahead.
+            # With one pipeline stage, plans are computed one at a time although they are submitted
+            # ahead. So the time since submission includes waiting, and the rank's own measurement
+            # is used.
             if self._scheduler.limits.stages == 1 and result.seconds > 0:
                 step.seconds = result.seconds
             self._rates.observed(plan, step.seconds)

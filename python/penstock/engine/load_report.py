@@ -40,7 +40,8 @@ class LoadReport:
     def __call__(self, line: str) -> None:
         text = f"loading weights: {line}"
         if self._terminal:
-            # End with a carriage return, so that other processes' output starts at the left margin.
+            # End with a carriage return, so that the output of other processes begins at the left
+            # margin.
             self._shown = self._write(f"{CLEAR}{text[: self._width()]}\r") or self._shown
         elif self._clock() >= self._due:
             self._due = self._clock() + INTERVAL
@@ -61,7 +62,9 @@ class LoadReport:
         return (columns or COLUMNS) - 1
 
     def _write(self, text: str) -> bool:
-        """Write without blocking, so that a suspended or closed terminal cannot delay the load."""
+        """Write `text` if that does not block, so that a suspended or closed terminal cannot delay
+        the load; returns whether it was written.
+        """
         try:
             _, writable, _ = select.select([], [self._descriptor], [], 0)
             return bool(writable) and os.write(self._descriptor, text.encode()) > 0

@@ -1,6 +1,7 @@
-"""The engine loop: apply, schedule, submit, then publish. It sends one STEP frame for each step.
+"""The engine's loop: apply the result of a step, schedule and submit the next one, then publish
+outputs. It sends one STEP frame for each step.
 
-The executor computes the next plan while rows go to the clients (`in_flight.py`).
+The executor computes the next plan while outputs go to the clients (`in_flight.py`).
 
 Features do not belong here: policy is in the scheduler, arithmetic in the backend.
 """
@@ -24,20 +25,22 @@ from penstock.scheduler import Scheduler
 HEARTBEAT = 1.0
 """Seconds between heartbeats of an idle engine."""
 QUIET = 0.02
-"""Idle seconds before a pause, so that it does not delay clients that send at once."""
+"""Seconds that the engine must be idle before a pause (deferred work of the ranks), so that the
+pause does not delay clients that send their next request at once.
+"""
 MOST_FAILURES = 3
-"""Consecutive failed steps after which the decoder counts as unusable."""
+"""Number of consecutive failed steps after which the engine counts as unusable."""
 GC_STEPS = 4096
 
 log = logging.getLogger("penstock.engine")
 
 
 class UnusableError(PenstockError):
-    """Steps keep failing, or are bound to fail: the process must be replaced."""
+    """Steps keep failing, or would fail from now on: the engine's process must be replaced."""
 
 
 class Channel(Protocol):
-    """The engine's side of the wire: `penstock.engine.frontend.Connection`."""
+    """The engine's connection to the API server: `penstock.engine.frontend.Connection`."""
 
     def poll(self, timeout: float) -> list[FrontFrame]: ...
 
@@ -45,9 +48,9 @@ class Channel(Protocol):
 
 
 class Engine:
-    """The engine. `run` returns after SHUTDOWN, and raises the channel's error if the front door is
+    """The engine. `run` returns after SHUTDOWN, and raises the channel's error if the API server is
     gone, WorkersLostError if ranks are lost, and UnusableError if steps keep failing or the device
-    is lost. After an error the process must be replaced.
+    is lost. After an error the engine's process must be replaced.
     """
 
     def __init__(
@@ -59,7 +62,9 @@ class Engine:
         clock: Callable[[], float] = time.monotonic,
         pauses: int = 0,
     ) -> None:
-        """`pauses`: number of pauses that the ranks can use (`WorkerFacts`)."""
+        """`pauses`: number of pauses that the ranks can use for deferred work
+        (`WorkerFacts.pauses`).
+        """
         self._channel = channel
         self._scheduler = scheduler
         self._executor = executor
@@ -90,8 +95,9 @@ class Engine:
         flush(self._scheduler.tiers)
 
     def _poll_frontend(self, timeout: float) -> bool:
-        """Handle the frames that have arrived; returns False if there were none. Cancels come
-        first: they free capacity, and a request cancelled in the same batch needs none.
+        """Handle the frames that have arrived; returns False if there were none. Cancels are
+        handled first: they free capacity, and a request that is cancelled in the same batch never
+        takes any.
         """
         frames = self._channel.poll(timeout)
         left = {key for frame in frames if isinstance(frame, Cancel) for key in frame.ids}
@@ -109,8 +115,8 @@ class Engine:
         return bool(frames)
 
     def _publish_applied(self) -> None:
-        """Publish the outputs of the last step. Raises UnusableError after too many failed steps,
-        or if the device is lost.
+        """Send the outputs of the last step to the API server. Raises UnusableError after too many
+        failed steps, or if the device is lost.
         """
         step, self._applied = self._applied, None
         if step is None:
@@ -134,7 +140,9 @@ class Engine:
             gc.collect()
 
     def _idle(self) -> None:
-        """Publish what ended without a step, or wait for a frame or the next heartbeat."""
+        """Nothing to compute: publish the outputs of requests that ended without a step, or wait
+        for a frame until the next heartbeat is due.
+        """
         self._executor.check()
         outputs_due = self._scheduler.has_outputs()
         wait = self._last_sent + HEARTBEAT - self._clock()

@@ -1,5 +1,5 @@
-"""The engine as a process (or thread) behind a socket: HELLO, start-up stages, READY, loop,
-shutdown.
+"""The engine as a process (or thread) behind a socket of the API server: HELLO frame, start-up
+stages, READY frame, loop, shutdown.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--socket", required=True, help="unix socket of the front door")
     parsed = parser.parse_args(arguments)
-    # Signals reach whole process groups, but the front door decides when its engine ends.
+    # Signals such as Ctrl-C reach whole process groups. The engine ignores them, because the API
+    # server decides when it ends.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     config = EngineConfig.from_json(sys.stdin.read())
@@ -41,8 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def serve(socket: str, config: EngineConfig) -> int:
-    """Serve the front door at `socket` until SHUTDOWN or the end of the connection. Returns the
-    exit status.
+    """Serve the API server that listens at `socket`, until SHUTDOWN or the end of the connection.
+    Returns the exit status.
     """
     try:
         connection = Connection(socket)
@@ -109,7 +110,7 @@ def ready(started: Started) -> Ready:
 
 
 def _quieten_collector() -> None:
-    """Freeze loaded objects, and leave garbage collection to the loop."""
+    """Exempt loaded objects from garbage collection, and leave collection to the loop."""
     gc.collect()
     gc.freeze()
     gc.disable()

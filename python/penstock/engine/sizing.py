@@ -1,4 +1,6 @@
-"""Sizes that the engine decides: messages before the ranks load, KV blocks afterwards."""
+"""Sizes that the engine decides: those of messages before the ranks load, the number of KV blocks
+afterwards.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,13 @@ from penstock.model.spec import Attention, Layer
 
 MIB = 2**20
 HOST_BACKENDS = ("cpu", "torch")
-"""Backends that keep KV blocks in host memory."""
+"""Names of the backends that keep KV blocks in host memory."""
 FLOOR = 256 * MIB
 CEILING = 1024 * MIB
 TRANSFERS = 5
-"""Transfers in flight to the ranks before the engine blocks."""
+"""Number of messages about transfers that may be in flight to the ranks before the engine
+blocks.
+"""
 
 
 def plan_layout(config: EngineConfig, info: ModelInfo, grid: Grid) -> RankLayout:
@@ -69,18 +73,22 @@ def _kv_group(layer: Layer) -> tuple[int | None, int | None]:
 @dataclass(frozen=True, slots=True)
 class KvPlan:
     blocks: tuple[int, ...]
-    """KV blocks of each group, the same on every rank."""
+    """Number of KV blocks of each KV group, the same on every rank."""
     max_model_len: int
     bytes: int
     """Bytes of all blocks on all ranks."""
     block_bytes: int
     """Bytes of one block of every group, summed over all ranks."""
     growth_bytes: int
-    """Bytes of one block of every group without a window, summed over all ranks."""
+    """Bytes of one block of every group without a window, summed over all ranks: what a sequence
+    takes per `block_size` tokens beyond its windows.
+    """
     window_bytes: int
-    """Bytes visible to one token in the groups with a window, summed over all ranks."""
+    """Bytes of the tokens that one token sees in the groups with a window, summed over
+    all ranks.
+    """
     notice: str
-    """Which value was lowered and why; empty if none was."""
+    """Text for the log: which value was lowered, and why; empty if none was."""
 
     @property
     def num_blocks(self) -> int:
@@ -90,7 +98,9 @@ class KvPlan:
 
 @dataclass(frozen=True, slots=True)
 class KvNeeds:
-    """Inputs for the size of the KV pools. `asked_*` is None if the user has not set it."""
+    """What the size of the KV pools depends on. `asked_*`: values that the user has set; None if
+    not.
+    """
 
     specs: Sequence[KvSpec]
     """KV shape of each rank."""
@@ -99,20 +109,21 @@ class KvNeeds:
     max_num_seqs: int
     step_tokens: int
     chunk_tokens: int
-    """Tokens of a chunk in the chunk tiers; 0 without such tiers."""
+    """Tokens of a chunk in the tiers that store chunks; 0 without such tiers."""
     available: int
     """Smallest free memory of all ranks after loading, in bytes."""
     asked_bytes: int | None
     asked_len: int | None
     own_memory: bool = False
-    """Whether `available` is device memory, all of which the pools take by default."""
+    """Whether `available` is memory of a GPU, all of which the pools take by default."""
 
     @property
     def block_size(self) -> int:
         return self.specs[0].block_size
 
     def blocks(self, full: int, sequences: int) -> tuple[int, ...]:
-        """Blocks of each group if the groups without a window have `full` blocks.
+        """Number of blocks of each group, if the groups without a window get `full` blocks and
+        there are `sequences` sequences.
 
         In a group with a window, a sequence holds at most its window, the tokens of one step, and
         the partial block at the window's start. Blocks of a chunk stay until the chunk is full and
@@ -127,14 +138,16 @@ class KvNeeds:
         )
 
     def rank_bytes(self, blocks: Sequence[int]) -> list[int]:
-        """Bytes on each rank for these numbers of blocks."""
+        """Bytes that the pools take on each rank, for these numbers of blocks per group."""
         return [
             sum(count * group.block_bytes for count, group in zip(blocks, spec.groups, strict=True))
             for spec in self.specs
         ]
 
     def fit(self, size: int) -> int:
-        """Maximum blocks in the groups without a window, for `size` bytes on the largest rank."""
+        """Maximum number of blocks in the groups without a window, so that the pools of every rank
+        fit in `size` bytes.
+        """
         growth = max(sum(g.block_bytes for g in s.groups if g.window is None) for s in self.specs)
         sequence = -(-self.model_len // self.block_size)
         most = size // growth if growth else self.max_num_seqs * sequence
@@ -146,7 +159,9 @@ class KvNeeds:
 
 
 def size_kv(config: EngineConfig, info: ModelInfo, loaded: Sequence[Loaded]) -> KvPlan:
-    """Size the KV pools. PenstockError if they are too small for the request or one block."""
+    """Size the KV pools. Raises PenstockError if the memory is too small for what the user has set,
+    or for one block.
+    """
     return plan_kv(kv_needs(config, info, loaded))
 
 
@@ -167,11 +182,11 @@ def kv_needs(config: EngineConfig, info: ModelInfo, loaded: Sequence[Loaded]) ->
 def plan_kv(needs: KvNeeds) -> KvPlan:
     """Size the KV pools. The default has room for two sequences of full length and at least 256
     MiB, but at most 1 GiB, half of the free memory, and what `max_num_seqs` full sequences can
-    fill. Memory is committed as pages are touched. On a device with its own memory the default is
-    all free memory, up to what those sequences can fill.
+    fill. On a CPU, memory is only taken when its pages are first used. On a device with its own
+    memory the default is all free memory, up to what those sequences can fill.
 
-    If one sequence of full length does not fit, the maximum length is lowered; PenstockError if the
-    user set that length.
+    If one sequence of full length does not fit, the maximum length is lowered; if the user has set
+    that length, PenstockError is raised.
     """
     length = needs.asked_len or needs.model_len
     table = -(-length // needs.block_size)
@@ -217,8 +232,8 @@ def plan_kv(needs: KvNeeds) -> KvPlan:
 
 def check_ram_tier(config: EngineConfig, kv: KvPlan, loaded: Sequence[Loaded]) -> None:
     """Check that a RAM tier and the KV cache fit into each rank's free memory; raises
-    PenstockError. The tier's pages are touched at the start, so without this check the kernel would
-    kill the engine after every restart. On a GPU the tier is pinned host memory.
+    PenstockError. All pages of the tier are used at the start, so without this check the kernel
+    would kill the engine after every restart. On a GPU the tier is pinned host memory.
     """
     ram = config.tiers.ram
     if ram is None or not ram.size_bytes:

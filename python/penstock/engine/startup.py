@@ -30,7 +30,7 @@ log = logging.getLogger("penstock.engine")
 
 
 class StageSink(Protocol):
-    """Receives each start-up stage when it ends."""
+    """Function that is called with each start-up stage when it ends."""
 
     def __call__(self, name: str, seconds: float, detail: str) -> None: ...
 
@@ -48,7 +48,7 @@ class Started:
     cache_identity: bytes
 
     def close(self) -> None:
-        """Shut down the ranks."""
+        """Shut the ranks down."""
         self.executor.close()
 
 
@@ -60,9 +60,9 @@ def start(
     arrivals: bool = True,
     on_progress: Report = silent,
 ) -> Started:
-    """Load the model, size and allocate its KV, and build all parts. PenstockError names the cause
-    and the remedy. `arrivals`: whether requests can arrive during the run. `on_progress` receives
-    progress lines while weights are loaded.
+    """Load the model, size and allocate its KV pools, and build scheduler and executor. Raises
+    PenstockError with the cause and the remedy. `arrivals`: whether requests can arrive while
+    others are computed. `on_progress` receives progress lines while weights are loaded.
     """
     began = time.monotonic()
     info = read_model(config)
@@ -96,8 +96,8 @@ def start(
 def build_executor(
     config: EngineConfig, info: ModelInfo, grid: Grid, report: Report = silent
 ) -> Executor:
-    """Build the configured executor; returns when its ranks have loaded. `report` receives progress
-    lines.
+    """Build the executor that is configured; returns when its ranks have loaded. `report` receives
+    progress lines.
     """
     if config.parallel.backend == "inline":
         from penstock.backends import load_backend
@@ -124,8 +124,8 @@ def build_executor(
 def report(
     loaded: Sequence[Loaded], info: ModelInfo, grid: Grid, metadata: float, on_stage: StageSink
 ) -> None:
-    """Report start-up stages: every stage of a single rank, or one line for each of several ranks.
-    The last line reports free memory.
+    """Report start-up stages: every stage of a single rank, or, with several ranks, one line for
+    each. The last line reports free memory.
     """
     if len(loaded) == 1:
         stages = loaded[0].facts.stages
@@ -145,8 +145,8 @@ def report(
 
 
 def free(loaded: Loaded) -> list[str]:
-    """Describe free memory: GPU memory for KV if there is any, and host memory if the rank is on
-    this host.
+    """Texts about the free memory of a rank: GPU memory for KV if it has a GPU, and host memory if
+    it is on this host.
     """
     own = loaded.facts
     gpu = [f"{size(loaded.free_memory)} of GPU memory free for KV"] if own.own_memory else []
@@ -191,7 +191,8 @@ def build_limits(config: EngineConfig, info: ModelInfo, kv: KvPlan, facts: Worke
         by_priority=config.scheduler.policy == "priority",
         pooling=info.pooling,
         max_wait=config.scheduler.max_wait or math.inf,
-        # Always plan ahead on a GPU: its idle gap is a few percent of any decode step.
+        # Always plan ahead on a GPU: otherwise it would be idle between steps, for a few percent of
+        # any decode step.
         ahead_seconds=math.inf if facts.own_memory else AHEAD_SECONDS,
     )
 

@@ -29,12 +29,14 @@ if TYPE_CHECKING:
 
 KINDS = {"disk": TierKind.DISK, "redis": TierKind.REMOTE, "object": TierKind.REMOTE}
 FLUSH_S, CLOSE_S = 8.0, 4.0
-"""Seconds at shutdown for queued stores, then for stores in flight. The front door allows 15 s."""
+"""Seconds at shutdown for queued stores, and then for stores in flight. The API server allows 15 s
+in total.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedTiers:
-    """The tiers as the scheduler sees them, and the parts used for administration."""
+    """The tiers as the scheduler sees them, and the parts that administration uses."""
 
     tiers: Tiers = field(default_factory=Tiers)
     write_behind: WriteBehind | None = None
@@ -45,7 +47,9 @@ class OpenedTiers:
     block_bytes: int = 0
 
     def report(self, movers: Iterable[str]) -> dict[str, object]:
-        """State and counters as a JSON object. `movers` has one report for each rank."""
+        """State and counters as a JSON object. `movers` has each rank's report on its tiers, as
+        JSON.
+        """
         return self.stats.report(self.index, self.block_bytes, self.breakers, movers)
 
 
@@ -57,8 +61,8 @@ def open_tiers(
     identity: bytes,
     clock: Callable[[], float],
 ) -> OpenedTiers:
-    """Open the tiers on all ranks. PenstockError names the tier that cannot be opened, and the
-    remedy.
+    """Open the tiers on all ranks. Raises PenstockError, which names the tier that cannot be
+    opened, and the remedy.
     """
     settings = config.tiers
     if not settings.tiers:
@@ -89,7 +93,7 @@ def open_tiers(
 
 
 def flush(tiers: Tiers) -> None:
-    """Write queued stores until the flush deadline."""
+    """Write the stores that are queued, for at most FLUSH_S seconds."""
     deadline = time.monotonic() + FLUSH_S
     tiers.poll()
     while tiers.busy and time.monotonic() < deadline:
