@@ -1,5 +1,5 @@
-"""Custom resources of the Gateway API inference extension: InferencePool, InferenceObjective,
-InferenceModelRewrite, and the older InferenceModel.
+"""Reads the custom resources (Kubernetes) of the Gateway API inference extension: InferencePool,
+InferenceObjective, InferenceModelRewrite, and the older InferenceModel.
 
 `read` validates resources in files, `rules_of` translates them to the gateway's rules and reports
 conflicts, `converted` migrates old kinds to new ones. In a file, an InferencePool provides a name

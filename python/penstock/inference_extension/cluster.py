@@ -1,4 +1,4 @@
-"""Resources of a cluster, as received from the API server."""
+"""Resources of a Kubernetes cluster, as the gateway receives them from the cluster's API server."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def _document(content: dict[str, object]) -> Document:
 
 
 def _for_pools(resources: Sequence[Resource], names: Mapping[str, str]) -> list[Resource]:
-    """Without InferencePools, which the gateway watches itself, and without other pools."""
+    """The resources without InferencePools, which the gateway watches itself, and without
+    references to pools other than `names`.
+    """
     found: list[Resource] = []
     for one in resources:
         if one.kind == "InferencePool":
@@ -60,7 +62,9 @@ def _for_pools(resources: Sequence[Resource], names: Mapping[str, str]) -> list[
 
 
 def _labels(resources: Sequence[Resource], names: Mapping[str, str]) -> dict[str, Labels]:
-    """Labels of the pools. If two pools have the same name, the newer API version wins."""
+    """Labels of the InferencePools in `names`, by pool. If a pool exists in two API versions, the
+    stable one counts.
+    """
     pools = [one for one in resources if one.kind == "InferencePool" and one.name in names]
     return {one.name: one.labels for one in sorted(pools, key=lambda one: one.version == STABLE)}
 
@@ -72,5 +76,7 @@ def _with_targets(rule: Rule, names: Mapping[str, str]) -> Rule:
 
 
 def _without_line(one: Finding) -> Finding:
-    """The finding as a warning, because the wrong resource was skipped."""
+    """The finding as a warning and without a line: the wrong resource was skipped, and it has no
+    file.
+    """
     return replace(one, line=0, wrong=False)

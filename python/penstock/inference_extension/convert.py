@@ -1,5 +1,5 @@
-"""Migration of kinds: InferencePool v1 for v1alpha1 and v1alpha2; InferenceObjective and
-InferenceModelRewrite for InferenceModel.
+"""Migration of old resources to new kinds: InferencePool v1alpha1 and v1alpha2 become v1, and
+InferenceObjective and InferenceModelRewrite replace InferenceModel.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from penstock.inference_extension.resources import Resource
 from penstock.inference_extension.schema import CRITICALITIES, EXPERIMENTAL, STABLE
 
 PICKER_PORT = 9002
-"""Default port of an extension."""
+"""Default port of the endpoint picker to which a pool refers."""
 
 
 def converted(resources: Sequence[Resource]) -> str:

@@ -1,4 +1,4 @@
-"""YAML documents with the line of every member."""
+"""Resources in YAML or JSON files, with the line of every value, for error messages."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Document:
 
 
 def read_documents(path: Path) -> list[Document]:
-    """All resources of a YAML or JSON file. Lists of resources are expanded. PenstockError names
-    the file and the place.
+    """All resources of a YAML or JSON file. Lists of resources are expanded. Raises PenstockError,
+    which names the file and the place.
     """
     lines: dict[Steps, int] = {(): 1}
     found: list[Document] = []

@@ -1,4 +1,4 @@
-"""Resources as plain data, and findings about them."""
+"""Validated resources as plain data, and findings (errors and warnings) about them."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A resource with a valid form."""
+    """A resource whose members have valid types."""
 
     kind: str
     version: str
     name: str
     namespace: str
     created: str
-    """ISO 8601; empty if unknown."""
+    """Time of creation in ISO 8601; empty if unknown."""
     spec: Mapping[str, Any]
     document: Document
 
@@ -52,14 +52,14 @@ class Resource:
 
     @property
     def pools(self) -> list[str]:
-        """Names of the pools that it references, without those matched by a selector."""
+        """Names of the pools that it references by name, without those that a selector matches."""
         refs = [self.spec.get("poolRef"), *self.spec.get("poolRefs", [])]
         return [ref["name"] for ref in refs if ref]
 
 
 def read(paths: Sequence[Path]) -> tuple[list[Resource], list[Finding]]:
     """Resources of files, oldest first: resources with a creation time, then the others in file
-    order. PenstockError if a file is not valid YAML.
+    order. Raises PenstockError if a file is not valid YAML.
     """
     return checked([document for path in paths for document in read_documents(path)])
 
@@ -115,7 +115,9 @@ def _time(value: object) -> str:
 
 
 def _values(one: Resource) -> list[tuple[Steps, str, bool]]:
-    """Errors in values whose type is valid, each with its path and whether it is an error."""
+    """Findings about values whose type is valid: path, text, and whether it is an error or a
+    warning.
+    """
     found: list[tuple[Steps, str, bool]] = []
     if one.kind == "InferenceModel":
         criticality = one.spec.get("criticality", "Standard")

@@ -1,4 +1,6 @@
-"""Translation of resources to a gateway's rules for models and its objectives."""
+"""Translation of resources to the gateway's rules for models and its objectives (named
+priorities).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from penstock.inference_extension.schema import CRITICALITIES
 
 Labels = Mapping[str, str]
 Rule = dict[str, object]
-"""A rule for a model, or an objective, in the form that `crates/gateway/gateway` reads."""
+"""A rule for a model, or an objective, in the format that `crates/gateway/gateway` reads."""
 
 
 @dataclass(slots=True)
@@ -29,7 +31,8 @@ def rules_of(
     labels: Mapping[str, Labels] | None = None,
 ) -> Rules:
     """Rules and objectives of resources, which are given oldest first. If two conflict, the older
-    one wins. `pools` names further existing pools, `labels` has known labels of pools.
+    one wins. `pools` has the names of further pools that exist, `labels` the labels of pools, by
+    name.
     """
     found = Rules()
     kept = _one_of_each(resources, found)
@@ -58,7 +61,9 @@ def rules_of(
 
 
 def _one_of_each(resources: Sequence[Resource], found: Rules) -> list[Resource]:
-    """Resources without duplicates of kind and name: a gateway has no namespaces."""
+    """The resources without duplicates of kind and name, because a gateway has no namespaces. The
+    oldest remains; the others become findings.
+    """
     first: dict[tuple[str, str], Resource] = {}
     for one in resources:
         other = first.setdefault((one.kind, one.name), one)

@@ -1,4 +1,4 @@
-"""Members of the kinds, according to their custom resource definitions."""
+"""Schema of the resources' kinds: their members, according to the custom resource definitions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LLM_D = "llm-d.ai/v1alpha2"
 
 MOST_WEIGHT = 1_000_000
 CRITICALITIES = {"Critical": 1, "Standard": 0, "Sheddable": -1}
-"""Priority of each criticality of an InferenceModel."""
+"""Priority that each criticality of an InferenceModel becomes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +96,11 @@ KINDS: Mapping[str, Mapping[str, Of]] = {
     "InferenceModelRewrite": {EXPERIMENTAL: _REWRITE, LLM_D: _REWRITE},
     "InferenceModel": {EXPERIMENTAL: _MODEL, FIRST: _MODEL},
 }
-"""Schema of `spec`, by kind and apiVersion."""
+"""Schema of the member `spec`, by kind and apiVersion of the resource."""
 
 
 def complaints(document: Document, spec: Of) -> Iterator[tuple[Steps, str]]:
-    """Errors in the form of a resource, each with its path."""
+    """Errors in the members of a resource and their types, each with the path of the value."""
     top = _mapping(
         "metadata spec",
         apiVersion=TEXT,
