@@ -1,5 +1,5 @@
-"""Configuration: flags, file and environment become frozen sections. No other room reads the
-environment.
+"""Configuration: command line flags, file and environment variables become frozen sections. No
+other package reads the environment.
 
 raw     strings as the user wrote them, each with its source (`sources`)
 parsed  one value for each row of the flag table (`flags`, `kinds`)

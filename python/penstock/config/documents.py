@@ -1,4 +1,5 @@
-"""YAML (and JSON) files within limits, with the line of every value.
+"""Reads YAML and JSON files within limits of size and depth, with the line of every value for error
+messages.
 
 A few hundred bytes of aliases can expand to gigabytes, and deep nesting can crash a reader. Size,
 depth and number of values are therefore checked, with aliases expanded, before any object is built.
@@ -59,8 +60,8 @@ class Tree:
 
 
 def read_text(path: Path, flag: str = "", largest: int = LARGEST) -> str:
-    """The text of a file. PenstockError if it cannot be read, exceeds `largest` bytes, or is not
-    UTF-8. `flag` is the flag that named the file.
+    """The text of a file. Raises PenstockError if it cannot be read, exceeds `largest` bytes, or is
+    not UTF-8. `flag` is the flag that named the file, for the error.
     """
     place = f"{flag} {path}".lstrip()
     try:
@@ -76,7 +77,9 @@ def read_text(path: Path, flag: str = "", largest: int = LARGEST) -> str:
 
 
 def compose(text: str, path: Path, loader: Any = _FASTEST) -> list[yaml.Node | None]:
-    """The documents of a text as nodes. PenstockError with file and line."""
+    """The YAML documents of a text as nodes, after checks of the limits. Raises PenstockError with
+    file and line.
+    """
     try:
         _scan(text, path, loader)
         nodes: list[yaml.Node | None] = list(yaml.compose_all(text, Loader=loader))
@@ -96,7 +99,7 @@ def compose(text: str, path: Path, loader: Any = _FASTEST) -> list[yaml.Node | N
 
 
 def read_trees(path: Path) -> list[Tree]:
-    """All documents of a file. PenstockError with file and line."""
+    """All YAML documents of a file. Raises PenstockError with file and line."""
     found = []
     for node in compose(read_text(path), path):
         lines: dict[Steps, int] = {(): 1}
@@ -114,8 +117,8 @@ def read_trees(path: Path) -> list[Tree]:
 
 
 def read_tree(path: Path) -> Tree:
-    """The only document of a file: a mapping whose values JSON can represent. PenstockError with
-    file and line.
+    """The only document of a file: a mapping whose values JSON can represent. Raises PenstockError
+    with file and line.
     """
     trees = read_trees(path)
     if len(trees) != 1 or not isinstance(trees[0].content, dict):
@@ -125,7 +128,7 @@ def read_tree(path: Path) -> Tree:
 
 
 def read_document(path: Path) -> dict[str, object]:
-    """The mapping in a file. PenstockError with file and line."""
+    """The mapping in a file, which has one document. Raises PenstockError with file and line."""
     content = read_tree(path).content
     assert isinstance(content, dict)
     return content
@@ -159,7 +162,7 @@ def _as_json(tree: Tree, value: object, steps: Steps) -> None:
 
 
 def _scan(text: str, path: Path, loader: Any) -> None:
-    """Check depth and number of values, aliases not expanded, before a tree is built."""
+    """Check depth and number of values, without expanding aliases, before a tree is built."""
     depth = count = 0
     for event in yaml.parse(text, Loader=loader):
         if isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
@@ -173,7 +176,9 @@ def _scan(text: str, path: Path, loader: Any) -> None:
 def _expanded(
     node: yaml.Node, path: Path, known: dict[int, tuple[int, int]], inside: set[int]
 ) -> tuple[int, int]:
-    """Depth and number of values of a node, with aliases expanded."""
+    """Depth and number of values of a node as they are when aliases are expanded. `known` has those
+    of nodes seen before, `inside` the nodes that contain this one.
+    """
     key = id(node)
     if key in known:
         return known[key]
@@ -220,7 +225,7 @@ def _note(node: yaml.Node, path: Steps, lines: dict[Steps, int]) -> None:
 
 
 def _said(error: yaml.MarkedYAMLError) -> tuple[str, int]:
-    """Message of a parser error, and its line."""
+    """The message of a YAML parser's error, and its line."""
     mark = error.problem_mark or error.context_mark
     line = mark.line + 1 if mark else 1
     began = error.context_mark

@@ -18,19 +18,21 @@ from penstock.config.kinds import Section
 from penstock.core import PenstockError
 
 LARGEST = 1 << 20
-"""Maximum size of a file in bytes. Small, because the loader that records positions is slow."""
+"""Maximum size of a file in bytes. It is small, because the YAML loader that records exact
+positions is slow.
+"""
 _TAG = "tag:yaml.org,2002:"
 _WORDS = {"": "null", "~": "null", "true": "true", "false": "false", "null": "null"}
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One key of a file, with its value."""
+    """One setting of a file: a key with its value."""
 
     name: str
     """The key as written."""
     place: str
-    """File and line."""
+    """File and line of the key, for error messages."""
     items: tuple[str | Section, ...]
     listed: bool
     """Whether the value is a list. If not, there is one item."""
@@ -43,8 +45,8 @@ class Setting:
 
 
 def read_settings(path: Path, as_json: Container[str] = ()) -> list[Setting]:
-    """Entries of a file in order. Mappings under the keys `as_json` become JSON. PenstockError
-    names the file, the line and the expected text.
+    """The settings of a file in order. Mappings under the keys `as_json` become JSON text. Raises
+    PenstockError, which names the file, the line and what is expected.
     """
     return list(_File(path, as_json).settings())
 
@@ -74,7 +76,7 @@ class _File:
             )
 
     def _document(self) -> yaml.Node | None:
-        # Not libyaml's loader: marks of this one are character offsets into the text.
+        # PyYAML's own loader and not libyaml's: its positions are character offsets into the text.
         nodes = compose(self._text, self._path, yaml.BaseLoader)
         if len(nodes) > 1:
             raise self._fault(nodes[1], "a second document, where one is expected")
@@ -94,8 +96,8 @@ class _File:
         )
 
     def _value(self, node: yaml.Node) -> object:
-        """The JSON value of a node. Quoted scalars are strings, and so are scalars such as `yes`
-        that are no literal of JSON.
+        """The JSON value of a node. Quoted scalars are strings, and so are unquoted ones such as
+        `yes` that are no JSON literal.
         """
         if isinstance(node, yaml.MappingNode):
             return {name: self._value(value) for name, _, value in self._entries(node)}
@@ -111,7 +113,9 @@ class _File:
             return text
 
     def _entries(self, mapping: yaml.MappingNode) -> Iterator[tuple[str, int, yaml.Node]]:
-        """Keys with their lines and values. A duplicate key, in any spelling, is an error."""
+        """The mapping's keys with their lines and values. A key that occurs twice, also if spelled
+        with `-` and `_`, is an error.
+        """
         self._untagged(mapping, "map")
         seen: dict[str, int] = {}
         for key, value in mapping.value:
@@ -132,7 +136,9 @@ class _File:
         return str(node.value)
 
     def _untagged(self, node: yaml.Node, kind: str) -> None:
-        """Refuse tags: they would be ignored, but the author of `!env NAME` expects an effect."""
+        """Raise PenstockError for a tag other than the usual one of `kind`. It would be ignored,
+        but the author of `!env NAME` expects an effect.
+        """
         if node.tag != f"{_TAG}{kind}":
             tag = node.tag.replace(_TAG, "!!")
             raise self._fault(node, f"the tag {tag} is not understood; write the value alone")

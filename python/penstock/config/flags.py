@@ -1,4 +1,4 @@
-"""The flag table: each flag once, with its group, help, range, default and environment name.
+"""The table of flags, the only place that defines them: group, kind of value, default, help.
 
 Flags are named as in vLLM if the meaning is the same. A default of `None` means that `resolve`
 derives it from the model or the machine.
@@ -44,7 +44,7 @@ class Flag:
     help: str
     repeatable: bool = False
     offline: bool = True
-    """Whether `penstock.LLM` accepts it as a keyword too."""
+    """Whether `penstock.LLM` accepts the flag as a keyword too."""
     short: str = ""
     """Short name on the command line."""
     separator: str = ","
@@ -69,7 +69,7 @@ def _nodes(name: str, kind: Kind, default: object, text: str) -> Flag:
 
 
 MASTER_PORT = 29501
-"""vLLM's default port."""
+"""Default port of node 0, the same as vLLM's."""
 _DTYPES = Choice(("auto", "float32", "bfloat16"))
 _WEIGHTS = Choice(
     _DTYPES.values, (("float", "float32"), ("half", "bfloat16"), ("float16", "bfloat16"))

@@ -1,4 +1,4 @@
-"""vLLM flags that Penstock ignores or refuses, as argparse arguments."""
+"""Makes argparse know the flags of vLLM that Penstock ignores or refuses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from penstock.config.vllm_flags import BY_NAME, FOREIGN
 
 
 def add_foreign(parser: argparse.ArgumentParser) -> None:
-    """Add each of these flags that `parser` lacks. A switch is added with its negation."""
+    """Add each flag in `FOREIGN` that `parser` does not have. A switch is added with its
+    negation.
+    """
     known = {name for action in parser._actions for name in action.option_strings}
     for flag in FOREIGN:
         names = [flag.name]
@@ -28,7 +30,9 @@ def add_foreign(parser: argparse.ArgumentParser) -> None:
 
 
 class _Notice(argparse.Action):
-    """Warns that a flag has no effect. Raises PenstockError if ignoring it would change answers."""
+    """Action of such a flag: warns that it has no effect. Raises PenstockError if ignoring it would
+    change answers.
+    """
 
     def __call__(
         self,

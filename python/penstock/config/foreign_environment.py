@@ -1,4 +1,6 @@
-"""Environment variables of LMCache and of vLLM's Ray executor, as settings or warnings."""
+"""Translates environment variables of LMCache and of vLLM's Ray executor into settings, or warns
+about them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ NEEDLESS = {
     DISK_SIZE: f"it is the size of {DISK} or {GDS}",
     CHUNK: "chunks are those of a tier, and there is none",
 }
-"""LMCache variables that can be ineffective here, with the reason."""
+"""LMCache variables that have no effect here, each with the reason for the warning."""
 DAG, OVERLAP = "VLLM_USE_RAY_COMPILED_DAG", "VLLM_USE_RAY_COMPILED_DAG_OVERLAP_COMM"
 OF_RAY = "VLLM_USE_RAY_"
 ON_RAY = "is for ranks on Ray: see --distributed-executor-backend ray"
@@ -35,10 +37,11 @@ log = logging.getLogger("penstock.config")
 def lmcache_settings(
     environ: Mapping[str, str], ranks: int, given: Container[str] = ()
 ) -> Settings:
-    """Settings by key. Logs a warning for each variable: its translation, or the reason why it is
-    ignored, for example because its key is in `given`. LMCache counts memory and disk for each of
-    the `ranks`; Penstock counts them for the whole engine. InvalidValueError for an invalid size,
-    and for a path without a size.
+    """Settings, by key, from LMCache's variables. Logs a warning for each variable: how it is
+    translated, or why it is ignored, for example because its key is in `given`, the settings that
+    the user has made otherwise. LMCache counts memory and disk for each of the `ranks`; Penstock
+    counts them for the whole engine. Raises InvalidValueError for an invalid size, and for a path
+    without a size.
     """
     said = {
         name: text.strip().strip("\"'")
@@ -63,7 +66,7 @@ def lmcache_settings(
 
 
 def _tiers(said: Mapping[str, str], ranks: int) -> tuple[list[str], list[str]]:
-    """Variables in use, and the tiers that they define."""
+    """Names of the variables in use, and the tiers that they define, as values of --kv-tier."""
     used: list[str] = []
     texts: list[str] = []
     size, room = (ranks * _gigabytes(said, name) for name in (CPU_SIZE, DISK_SIZE))
@@ -91,7 +94,9 @@ def _for_ranks(said: Mapping[str, str], ranks: int) -> str:
 
 
 def _gigabytes(said: Mapping[str, str], name: str) -> int:
-    """Size in bytes. LMCache's sizes are in units of 2**30 bytes, with fractions."""
+    """The variable's size in bytes; 0 if it is not set. LMCache's sizes are numbers of GiB (2**30
+    bytes), with fractions.
+    """
     text = said.get(name)
     if not text:
         return 0
@@ -104,9 +109,9 @@ def _gigabytes(said: Mapping[str, str], name: str) -> int:
 def ray_settings(
     environ: Mapping[str, str], *, on_ray: bool, on_gpus: bool, given: Container[str] = ()
 ) -> Settings:
-    """Settings by key from the switches of vLLM's Ray executor, each with a warning. On GPUs a
-    compiled graph carries tensors, and communication may overlap computation. A `given` channel
-    overrides them all.
+    """Settings, by key, from the switches of vLLM's Ray executor. Logs a warning for each switch.
+    On GPUs a compiled graph carries tensors, and communication may overlap computation. If the user
+    has set the channel (`given`), the switches have no effect.
     """
     found: Settings = {}
     for name, text in sorted(environ.items()):

@@ -1,6 +1,7 @@
-"""Schemas of documents that other commands wrote: types and bounds of the members in use.
+"""Schemas of documents that other commands have written, such as plan.yaml: types and bounds of the
+members that are used.
 
-Members that are not listed are for other readers, and are not checked.
+Members that a schema does not list are for other readers, and are not checked.
 """
 
 from __future__ import annotations
@@ -17,18 +18,20 @@ SCHEMA = 1
 """Schema version of plan.yaml."""
 REMEDY = "make the plan again: penstock plan MODEL ... -o"
 MOST = 2**62
-"""Maximum for numbers of bytes, seconds and tokens."""
+"""Maximum that is accepted for numbers of bytes, seconds and tokens."""
 CONTROL = {"Cc": "a control character", "Cs": "a part of a character"} | dict.fromkeys(
     ("Zl", "Zp"), "a line break"
 )
-"""Unicode categories that are invalid in names, paths and addresses."""
+"""Unicode categories that are invalid in names, paths and addresses, each in words for errors."""
 
 Form = Callable[[str, object], None]
-"""Checks the value at a key; raises PenstockError if it is wrong."""
+"""A schema: a function of a key and its value that raises PenstockError if the value is wrong."""
 
 
 def read_plan(path: Path, form: Form) -> Mapping[str, Any]:
-    """Read a plan and check it against `form`. PenstockError names file, key and remedy."""
+    """Read a deployment plan (plan.yaml) and check it against `form`. Raises PenstockError, which
+    names file, key and remedy.
+    """
     remedy = f"{REMEDY} {path}"
     try:
         found = read_document(path)
@@ -44,7 +47,9 @@ def read_plan(path: Path, form: Form) -> Mapping[str, Any]:
 
 
 def control_character(text: str) -> str:
-    """The first character of `text` in CONTROL, in words with its position; else empty."""
+    """The first character of `text` whose category is in CONTROL, in words and with its position;
+    empty if there is none.
+    """
     for place, character in enumerate(text):
         if what := CONTROL.get(unicodedata.category(character)):
             return f"{what}, U+{ord(character):04X}, as character {place + 1}"
@@ -60,7 +65,9 @@ def wrong_value(key: str, value: object, expected: str) -> PenstockError:
 
 
 def text(characters: str = "", *, empty: bool = False) -> Form:
-    """One line of text; restricted to `characters` if given."""
+    """Schema of one line of text; `characters`, if given, are the only ones allowed. With `empty`,
+    it may be empty.
+    """
 
     def check(key: str, value: object) -> None:
         if not isinstance(value, str) or not (value or empty):
@@ -119,7 +126,9 @@ def rows(form: Form, *, least: int = 0) -> Form:
 
 
 def table(names: Form, form: Form) -> Form:
-    """A mapping with arbitrary members whose names and values are valid."""
+    """Schema of a mapping with any members, whose names must match `names` and whose values must
+    match `form`.
+    """
 
     def check(key: str, value: object) -> None:
         if not isinstance(value, dict):

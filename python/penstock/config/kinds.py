@@ -1,4 +1,6 @@
-"""Kinds of flag values: parsing, and the description of the valid range."""
+"""Kinds of values that flags have. A kind parses a text, and describes the valid range
+for errors.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,14 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?", re.IGNORECASE)
 
 
 def _no_constant(name: str) -> None:
-    """Reject NaN and Infinity, which Python's parser accepts and JSON does not."""
+    """Reject NaN and Infinity, which Python's JSON parser accepts although JSON has none."""
     raise ValueError(name)
 
 
 class PartError(ValueError):
-    """One part of a value is wrong. The message starts after the name of the part."""
+    """One part of a value is wrong, such as one option of a KV tier. The message continues a
+    sentence that begins with the name of the part.
+    """
 
     def __init__(self, said: str, name: str = "") -> None:
         super().__init__(said)
@@ -30,19 +34,23 @@ class PartError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A mapping in a configuration file used instead of a text, such as a KV tier."""
+    """A mapping that a configuration file has instead of a text, such as the options of a
+    KV tier.
+    """
 
     setting: str
-    """Key of the mapping."""
+    """Key of the setting whose value is the mapping."""
     place: str
     """File and line."""
     words: tuple[tuple[str, str], ...]
-    """Keys (with `-` instead of `_`) and their texts."""
+    """Keys of the mapping (with `-` instead of `_`) and their values as text."""
     places: tuple[str, ...]
-    """Position of each value in the file."""
+    """File and line of each value."""
 
     def place_of(self, name: str) -> str:
-        """Position of the value of `name`, or else of the section, as a prefix for errors."""
+        """Prefix for errors about the value of `name`: its file and line (or those of the section
+        if it has no such key), and the setting.
+        """
         named = zip(self.words, self.places, strict=True)
         place = next((place for (word, _), place in named if word == name), self.place)
         return f"{place}: {self.setting}"
@@ -50,12 +58,12 @@ class Section:
 
 class Kind(Protocol):
     def parse(self, text: str) -> object:
-        """The value. Raises ValueError for a text outside the range, and PartError for a wrong
-        part.
+        """The value of `text`. Raises ValueError if it is outside the range, and PartError if one
+        part of it is wrong.
         """
 
     def expected(self) -> str:
-        """Description of the range, worded to follow "expected"."""
+        """Description of the range, worded to follow "expected" in an error."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +132,7 @@ class Count:
     low: int
     high: int
     none: tuple[str, ...] = ()
-    """Texts that select the default."""
+    """Texts for which `parse` returns None, which selects the default."""
 
     def parse(self, text: str) -> int | None:
         if text in self.none:
@@ -236,5 +244,5 @@ class Switch:
 
 
 def negative(name: str) -> str:
-    """The flag that negates the switch `name`."""
+    """Name of the flag that negates the switch `name`."""
     return f"--no-{name.removeprefix('--')}"

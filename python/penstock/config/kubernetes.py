@@ -1,5 +1,5 @@
-"""Address and credentials of a cluster's API server, from a kubeconfig file or from the service
-account of this pod.
+"""Address and credentials of a Kubernetes cluster's API server, from a kubeconfig file or from the
+service account of the pod that this process runs in.
 """
 
 from __future__ import annotations
@@ -22,11 +22,15 @@ UNSUPPORTED = {
     "auth-provider": "an authentication provider",
     "username": "a password",
 }
-"""Unsupported credentials of a kubeconfig user, named in errors."""
+"""Members of a kubeconfig user with credentials that are not supported, each in words for
+errors.
+"""
 EXEC_VERSIONS = tuple(f"client.authentication.k8s.io/{version}" for version in ("v1", "v1beta1"))
 
 Kubeconfig = Sequence[tuple[Path, Mapping[str, object]]]
-"""Files with their contents. The first entry with a name wins, as in kubectl."""
+"""Kubeconfig files with their contents. If several have an entry of one name, the first file wins,
+as in kubectl.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +38,11 @@ class ClusterAccess:
     cluster: Mapping[str, object]
     """JSON of `Cluster` in crates/gateway/kube/src/cluster.rs."""
     namespace: str
-    """Default namespace."""
+    """Namespace that is used where none is given."""
 
 
 def default_kubeconfigs(environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
-    """Files listed in KUBECONFIG."""
+    """The files that the environment variable KUBECONFIG lists."""
     return tuple(Path(name) for name in environ.get("KUBECONFIG", "").split(os.pathsep) if name)
 
 
@@ -47,8 +51,8 @@ def cluster_access(
     environ: Mapping[str, str] = os.environ,
     account: Path = SERVICE_ACCOUNT,
 ) -> ClusterAccess:
-    """Access through the current context of `kubeconfig`, else of the files in KUBECONFIG, else
-    through the service account of this pod. PenstockError names what is missing.
+    """Access to a cluster by the current context of `kubeconfig`, else of the files in KUBECONFIG,
+    else by the service account of this pod. Raises PenstockError, which names what is missing.
     """
     if kubeconfig is not None:
         return _from_kubeconfigs([(kubeconfig, read_document(kubeconfig))], environ)
@@ -101,7 +105,9 @@ def _from_kubeconfigs(files: Kubeconfig, environ: Mapping[str, str]) -> ClusterA
 def _named(
     asked: Path, files: Kubeconfig, key: str, member: str, name: object
 ) -> tuple[Path, dict[str, object]]:
-    """The list entry with this name, and the file that contains it. Errors name `asked`."""
+    """The member `member` of the entry with this name in the list at `key`, and the file that
+    contains it. Errors name the file `asked`.
+    """
     for path, content in files:
         entries = content.get(key)
         for entry in entries if isinstance(entries, list) else []:
@@ -145,7 +151,9 @@ def _user(path: Path, user: Mapping[str, object]) -> dict[str, object]:
 
 
 def _material(path: Path, holder: Mapping[str, object], key: str) -> dict[str, object] | None:
-    """A credential: a file (relative to the kubeconfig), or text in the kubeconfig."""
+    """A credential at `key`, given as a file (relative to the kubeconfig) or as text in the
+    kubeconfig; None if there is none.
+    """
     data = holder.get(f"{key}-data")
     if data:
         try:
@@ -194,7 +202,9 @@ def _plugin(
 
 
 def _cluster_info(path: Path, cluster: Mapping[str, object]) -> dict[str, object]:
-    """Cluster data passed to a plugin (`Cluster` of client.authentication.k8s.io/v1)."""
+    """The data about the cluster that a credential plugin gets (`Cluster` of
+    client.authentication.k8s.io/v1).
+    """
     info: dict[str, object] = {"server": cluster["server"]}
     authorities = _material(path, cluster, "certificate-authority") or {}
     if "file" in authorities:

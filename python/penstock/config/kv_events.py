@@ -1,4 +1,4 @@
-"""`--kv-events-config`: the publisher of KV events, in vLLM's JSON."""
+"""`--kv-events-config`: settings of the publisher of KV events, in vLLM's JSON format."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class KvEventsConfig:
     endpoint: str = "tcp://*:5557"
     """Address to listen on if it contains `*`, else to connect to."""
     replay_endpoint: str | None = None
-    """Address where past batches can be requested again."""
+    """Address at which subscribers can request past batches again; None: no replay."""
     buffer_steps: int = 10_000
-    """Number of batches kept for replay."""
+    """Number of past batches kept for replay."""
     hwm: int = 100_000
     """Maximum number of batches queued for one subscriber."""
     topic: str = ""
@@ -30,7 +30,7 @@ class KvEventsConfig:
 
 @dataclass(frozen=True)
 class KvEvents:
-    """The kind of the value of --kv-events-config."""
+    """The kind of value of --kv-events-config; None if events are not enabled in it."""
 
     def parse(self, text: str) -> KvEventsConfig | None:
         given = json.loads(text)

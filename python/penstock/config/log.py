@@ -1,4 +1,4 @@
-"""Log of a Python process, in the same format as the front door's
+"""Log of a Python process, in the same format as the API server's
 (`crates/server/http/src/log.rs`). A bounded queue and a writer thread keep a full or closed
 standard error from delaying a step.
 """
@@ -17,20 +17,22 @@ from penstock.config.sections import LogConfig
 
 LOG_LEVELS = ("error", "warning", "info", "debug", "trace")
 LOG_FORMATS = ("text", "json")
-"""Level and format names, as in `crates/server/http/src/log.rs`."""
+"""Names of log formats (and above of levels), the same as in `crates/server/http/src/log.rs`."""
 TEXT = "%(asctime)s %(levelname)s {source}: %(message)s"
 QUEUE = 1024
 FLUSH = 1.0
-"""Seconds allowed at exit to write the last lines."""
+"""Maximum seconds at exit for writing the last lines."""
 TRACE = 5
 """The level below `logging.DEBUG`."""
 ERROR_FLUSH = 0.2
-"""Seconds to wait until an error is written, because the process may be killed because of it."""
+"""Maximum seconds to wait until an error is written, because the error may get the
+process killed.
+"""
 STDERR = 2
 
 
 def warn(text: str) -> None:
-    """Print a warning of a command before the log is configured."""
+    """Print a warning of a command to standard error, before the log is configured."""
     print(f"penstock: warning: {text}", file=sys.stderr)
 
 
@@ -54,7 +56,9 @@ class _Queued(logging.Handler):
         self._descriptor = descriptor
         self._lines: queue.Queue[str] = queue.Queue(QUEUE)
         self._dropped = 0
-        """Dropped lines that the log has not reported yet."""
+        """Number of lines that were dropped because the queue was full and that the log has not
+        reported yet.
+        """
         threading.Thread(target=self._write_all, name="log", daemon=True).start()
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -95,7 +99,9 @@ class _Queued(logging.Handler):
         return self.format(record)
 
     def _write(self, line: str) -> None:
-        """Write without `sys.stderr`, whose lock must be free when the process exits."""
+        """Write a line to the descriptor without `sys.stderr`, whose lock must be free when the
+        process exits.
+        """
         data = (line + "\n").encode(errors="replace")
         while data:
             data = data[os.write(self._descriptor, data) :]

@@ -1,5 +1,5 @@
-"""Resources of this process (CPUs and memory within the limits of cgroup v1 and v2), and properties
-of the processors.
+"""The CPUs and the memory that this process may use, within the limits of cgroup v1 and v2; free
+ports; properties of the processors.
 
 `root` replaces `/`, so that tests can supply their own machine.
 """
@@ -18,18 +18,19 @@ from pathlib import Path
 
 ROOT = Path("/")
 NO_LIMIT = 2**60
-"""A cgroup v1 memory limit above this value means unlimited."""
+"""In bytes: a memory limit of cgroup v1 above this value means unlimited."""
 
 
 PORTS = range(20_000, 32_000)
-"""Ports outside the ephemeral range of Linux and outside Ray's defaults (6379, 8265, 10001 to
-19999, 52365). Ray refuses a port that is the default of another of its parts.
+"""Ports from which `free_port` chooses, outside the ephemeral range of Linux and outside Ray's
+defaults (6379, 8265, 10001 to 19999, 52365). Ray refuses a port that is the default of another of
+its parts.
 """
 _given: deque[int] = deque(maxlen=len(PORTS) // 2)
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """An unused TCP port, different on each call."""
+    """A TCP port that is free at present. It was not returned by recent calls."""
     while True:
         port = secrets.choice(PORTS)
         if port in _given:
@@ -46,20 +47,24 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 
 def cpu_count(root: Path = ROOT) -> int:
-    """Number of CPUs in the affinity mask, or fewer if a cgroup quota is smaller; at least 1."""
+    """Number of CPUs that this process may use: those in its affinity mask, or fewer if a cgroup
+    quota is lower; at least 1.
+    """
     count = len(os.sched_getaffinity(0))
     quotas = [quota for quota in _cpu_quotas(root) if quota > 0]
     return max(1, min([count, *(math.ceil(quota) for quota in quotas)]))
 
 
 def available_memory(root: Path = ROOT) -> int:
-    """Bytes until the machine or a cgroup is full. Reclaimable page cache counts as free."""
+    """Bytes of memory that are free before the machine, or a cgroup of this process, is full. Page
+    cache that can be reclaimed counts as free.
+    """
     found = [_meminfo(root), *_cgroup_free(root)]
     return max(0, min(found))
 
 
 def cpuinfo(key: str, root: Path = ROOT) -> list[str]:
-    """Values of a key in /proc/cpuinfo, one for each processor; empty on other systems."""
+    """Values of a key in /proc/cpuinfo, one for each processor; empty if there is no such file."""
     pairs = (line.partition(":") for line in _read(root / "proc/cpuinfo").splitlines())
     return [value.strip() for name, _, value in pairs if name.strip() == key]
 
@@ -115,8 +120,8 @@ def _free(directory: Path, limit_file: str, usage_file: str, cache_field: str) -
 
 
 def _cgroup_directories(root: Path, controller: str) -> Iterator[Path]:
-    """Directories of this process's cgroup and its ancestors. The controller "" selects the unified
-    hierarchy of version 2.
+    """Directories of this process's cgroup and of its ancestors, for a controller of version 1. The
+    controller "" selects the unified hierarchy of version 2.
 
     In a container, /proc/self/cgroup may show a path of the host. Then only the top of the mount
     exists.

@@ -1,4 +1,6 @@
-"""Settings for several hosts without Ray: number of this node, address of node 0, secret."""
+"""Settings for one engine on several hosts without Ray: number of this node, address of node 0,
+shared secret.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,16 @@ from penstock.core import InvalidValueError, PenstockError
 
 TOKEN = "PENSTOCK_CLUSTER_TOKEN"
 LEAST_TOKEN = 16
-"""Minimum length of the secret. A recorded handshake allows offline guessing."""
+"""Minimum number of characters of the shared secret. It must be hard to guess, because a recorded
+handshake allows guesses offline.
+"""
 PURPOSE = b"penstock cluster"
 
 
 def resolve_nodes(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of `ParallelConfig`. Raises an error for flags that are incompatible."""
+    """The fields of `ParallelConfig` about nodes. Raises InvalidValueError for flags that do not
+    fit together.
+    """
     nnodes, node_rank = values["nnodes"], values["node_rank"]
     if nnodes == 1:
         if node_rank:
@@ -68,7 +74,9 @@ def split_address(text: str) -> tuple[str, int]:
 
 
 def cluster_key(token_file: str | None, environ: Mapping[str, str] = os.environ) -> bytes:
-    """32-byte key derived from the nodes' secret; PenstockError if it is missing or too short."""
+    """The 32-byte key that authenticates the nodes' streams, derived from their shared secret.
+    Raises PenstockError if the secret is missing or too short.
+    """
     if token_file is not None:
         try:
             token, place = (

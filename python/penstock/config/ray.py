@@ -8,16 +8,18 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
 LOCAL = "local"
-"""Ray's name for a private cluster."""
+"""Ray's name for a cluster that is started for this engine alone."""
 PASSED = ("RUST_BACKTRACE",)
-"""Environment variables that ranks inherit. Settings are in `EngineConfig`; keys are never passed.
+"""Environment variables of the engine that ranks get. Settings reach them in `EngineConfig`; keys
+are never passed.
 """
 
 
 def prepare_ray_environment(
     asked: str | None, environ: MutableMapping[str, str] = os.environ, home: Path | None = None
 ) -> str:
-    """Address of the cluster. Sets Ray's defaults explicitly in `environ`.
+    """Returns the address of the cluster to use. Sets Ray's settings in `environ`, where Ray reads
+    them.
 
     Usage statistics are off. A private cluster uses a token, by default a random one that is not
     stored. An existing cluster is joined with its token if there is one, unless RAY_AUTH_MODE says
@@ -27,7 +29,8 @@ def prepare_ray_environment(
     environ["RAY_USAGE_STATS_ENABLED"] = "0"
     if address == LOCAL:
         environ["RAY_AUTH_MODE"] = "token"
-        # Ray reads the token once in each process, so later private clusters have the same one.
+        # Ray reads the token once in each process, so private clusters that are started later have
+        # the same token.
         environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     elif not environ.get("RAY_AUTH_MODE"):
         environ["RAY_AUTH_MODE"] = (

@@ -1,4 +1,6 @@
-"""Raw settings to sections: parse, fill in machine defaults, cross-check."""
+"""Turns raw settings into sections: parses them, fills in defaults of the machine, checks them
+against each other.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ CERTIFICATE_AND_KEY = "--ssl-certfile and --ssl-keyfile go together: give both o
 
 
 def parse(raw: Mapping[str, Raw]) -> dict[str, Any]:
-    """A value for every flag, by key. InvalidValueError names the source of the first wrong one."""
+    """A value for every flag, by key; its default if it is not set. Raises InvalidValueError, which
+    names the source of the first wrong one.
+    """
     return {flag.key: _value(flag, raw.get(flag.key)) for flag in FLAGS}
 
 
@@ -57,7 +61,7 @@ def _parsed(kind: Kind, place: str, written: str | Section) -> object:
 
 
 class WrongPartError(InvalidValueError):
-    """InvalidValueError for a wrong part of a value."""
+    """The InvalidValueError for one wrong part of a value (`PartError`)."""
 
     def __init__(self, place: str, error: PartError) -> None:
         PenstockError.__init__(self, f"{place} {error}")
@@ -65,8 +69,9 @@ class WrongPartError(InvalidValueError):
 
 
 def resolve(raw: Mapping[str, Raw], model_path: str, served_name: str) -> Config:
-    """Configuration of a server for the model at `model_path`. `served_name` is its name for
-    clients.
+    """The configuration of a server for the model at `model_path`, which clients call
+    `served_name`. Raises InvalidValueError or PenstockError for settings that are wrong or do not
+    fit together.
     """
     values = parse(raw)
     compute = _compute(values)
@@ -167,7 +172,9 @@ def _parallel(values: Mapping[str, Any]) -> ParallelConfig:
 
 
 def _origins(given: tuple[str, ...]) -> tuple[str, ...]:
-    """The origins. A value may be a JSON list, as in vLLM."""
+    """The origins that --allowed-origins gives. Each value may be a JSON list of them, as
+    in vLLM.
+    """
     origins: list[str] = []
     for value in given:
         try:

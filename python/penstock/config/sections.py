@@ -1,4 +1,4 @@
-"""Resolved settings: one frozen section for each room that reads them."""
+"""Resolved settings: one frozen section for each part of Penstock that reads them."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ class ModelConfig:
     dtype: str
     quantization: str
     max_model_len: int | None
-    """None: limited by the model and the KV cache."""
+    """Maximum length of a sequence in tokens; None: what the model and the KV cache allow."""
     seed: int | None
     generation_config: str = "auto"
     """Source of sampling defaults: auto, vllm, or a path."""
     override_generation_config: str | None = None
-    """A JSON object."""
+    """JSON object of sampling defaults that take precedence."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheConfig:
     memory_bytes: int | None
-    """None: sized by `penstock.engine.sizing`."""
+    """Bytes of the KV pools on each rank; None: chosen by `penstock.engine.sizing`."""
     block_size: int
     dtype: str
     prefix_caching: bool
@@ -38,7 +38,7 @@ class CacheConfig:
 
 @dataclass(frozen=True, slots=True)
 class TierConfig:
-    """Settings of one KV tier. Tiers are in lookup order."""
+    """Settings of one KV tier."""
 
     kind: str
     """`ram`, `disk`, `redis` or `object`."""
@@ -71,7 +71,7 @@ class TierConfig:
 class TiersConfig:
     tiers: tuple[TierConfig, ...] = ()
     chunk_tokens: int = 256
-    """Tokens in a chunk on disk and remote tiers."""
+    """Tokens of a chunk, the unit of storage in all tiers but RAM."""
 
     @property
     def ram(self) -> TierConfig | None:
@@ -79,7 +79,7 @@ class TiersConfig:
 
     @property
     def named(self) -> tuple[TierConfig, ...]:
-        """Tiers other than RAM."""
+        """The tiers other than RAM, in the order of their flags, in which they are looked up."""
         return tuple(tier for tier in self.tiers if tier.kind != "ram")
 
 
@@ -124,11 +124,11 @@ class ParallelConfig:
     by_experts: bool = False
     """Each rank has whole experts, instead of some columns of every expert."""
     library_sums: bool = False
-    """GPUs use NCCL for all sums."""
+    """GPUs use NCCL for all all-reduces, also for small ones."""
     backend: str = "inline"
     """`inline`, `mp` or `ray`."""
     ray_address: str | None = None
-    """None: from the environment, else a private cluster."""
+    """None: the address in the environment, else a cluster of its own."""
     ray_channel: str = "ring"
     ray_overlap_comm: bool = False
     placement: str = "pack"
@@ -157,8 +157,8 @@ class ParallelConfig:
 
 
 def ranks_of_nodes(tp: int, pp: int, nnodes: int) -> list[range]:
-    """Ranks of each node, in order. Nodes get whole stages if there are enough stages, else ranks
-    are distributed evenly. Any remainder goes to the first nodes.
+    """The ranks of each node, in the order of nodes. Nodes get whole stages if there are enough
+    stages, else ranks are distributed evenly. Any remainder goes to the first nodes.
     """
     unit = tp if nnodes <= pp else 1
     least, more = divmod(tp * pp // unit, nnodes)
@@ -169,7 +169,7 @@ def ranks_of_nodes(tp: int, pp: int, nnodes: int) -> list[range]:
 @dataclass(frozen=True, slots=True)
 class LogConfig:
     level: str = "info"
-    """A word of `LOG_LEVELS`."""
+    """One of `LOG_LEVELS`."""
     format: str = "text"
     """`text` or `json`."""
 
@@ -186,11 +186,11 @@ class ServerConfig:
     shutdown_timeout: float
     engine_stall_timeout: float
     admin_api_key: str | None = None
-    """None: /v1/kv is disabled."""
+    """Key that requests to /v1/kv need; None: /v1/kv is disabled."""
     max_request_bytes: int | None = None
-    """None: derived from the model's length."""
+    """Maximum bytes of a request's body; None: derived from the model's maximum length."""
     max_queue_wait: float = 0.0
-    """Seconds; 0 for no limit."""
+    """Maximum seconds that a request may wait in the queue; 0 for no limit."""
     uds: str | None = None
     ssl_certfile: str | None = None
     ssl_keyfile: str | None = None
@@ -200,7 +200,7 @@ class ServerConfig:
     access_log: bool = False
     otlp_traces_endpoint: str | None = None
     allow_special_tokens: bool = False
-    """Whether text from clients may contain control tokens."""
+    """Whether special tokens that clients write in their texts count as such."""
     trust_request_chat_template: bool = False
     tool_call_parser: str = "auto"
     reasoning_parser: str = "auto"
@@ -212,8 +212,8 @@ class ServerConfig:
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """Configuration of the engine process, sent as JSON to its standard input. A command line would
-    be readable by every user of the host, and tiers have passwords.
+    """Configuration of the engine process, sent as JSON to its standard input. Not on its command
+    line, which every user of the host can read, because URLs of tiers have passwords.
     """
 
     model: ModelConfig
@@ -226,7 +226,9 @@ class EngineConfig:
 
     @property
     def kv_dtype(self) -> str:
-        """KV dtype: as configured; by default float32 for a float32 model, else bfloat16."""
+        """Element type of the KV cache: as configured; by default float32 for a float32 model, else
+        bfloat16.
+        """
         if self.cache.dtype != "auto":
             return self.cache.dtype
         whole = self.model.quantization == "none" or (

@@ -1,4 +1,6 @@
-"""Sources of settings, by precedence: flags, environment, file, defaults. All values are text."""
+"""Collects settings from their sources, by precedence: command line flags, environment variables,
+configuration file. All values are text.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,16 @@ if TYPE_CHECKING:
 MODEL = "model"
 PREFIX = "PENSTOCK_"
 OTHER_VARIABLES = {f"{PREFIX}{name}" for name in ("CACHE", "CONFIG", "CLUSTER_TOKEN")}
-"""Variables that are read in addition to one for each flag."""
+"""Environment variables that are read in addition to those of flags."""
 _KUBERNETES = re.compile(
     r"PENSTOCK_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)"
 )
 _RANKS = re.compile(r"[0-9]{1,9}")
 log = logging.getLogger("penstock.config")
 IN_FILES = {MODEL: Flag("MODEL", "model", Text(), None, "what to serve"), **BY_KEY}
-"""The model, which is positional on the command line."""
+"""Settings that a file may have, by key: all flags, and the model, which is positional on the
+command line.
+"""
 _AS_JSON = {key for key, flag in BY_KEY.items() if isinstance(flag.kind, JsonObject | KvEvents)}
 
 
@@ -44,7 +48,7 @@ class Raw:
 
     place: str
     texts: tuple[str | Section, ...]
-    """Sections come only from files, for values with parts."""
+    """Values as text. A value that consists of parts may be a section, if it comes from a file."""
 
 
 def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
@@ -59,31 +63,35 @@ def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def openai_api_key(environ: Mapping[str, str] = os.environ) -> str | None:
-    """API key for OpenAI-compatible servers, from the variable that all their clients read."""
+    """API key for OpenAI-compatible servers, from OPENAI_API_KEY, which all their clients read."""
     return environ.get("OPENAI_API_KEY") or None
 
 
 def backend_api_key(environ: Mapping[str, str] = os.environ) -> str | None:
-    """API key with which a gateway calls its replicas. A command line would expose it."""
+    """API key with which a gateway calls its replicas. It is in the environment, because a command
+    line would expose it.
+    """
     return environ.get("PENSTOCK_BACKEND_API_KEY") or None
 
 
 def gateway_api_key(environ: Mapping[str, str] = os.environ) -> str | None:
-    """API key that a gateway's clients need, from the variable that `penstock serve` reads."""
+    """API key that a gateway's clients need, from the variable that `penstock serve` reads too."""
     return environ.get("PENSTOCK_API_KEY") or None
 
 
 def notify_socket(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Socket for readiness notification of a service manager (sd_notify)."""
+    """Path of the socket on which a service manager waits to be notified of readiness (sd_notify);
+    None without one.
+    """
     return environ.get("NOTIFY_SOCKET") or None
 
 
 def replica_environment(
     key: str, runtime: str, environ: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Environment of a replica behind this process's gateway. The gateway keeps the listener's
-    settings and the service manager's socket. The key is passed here because any user of the
-    machine can read a command line.
+    """Environment of a replica behind this process's gateway. It lacks the settings that apply to
+    the gateway, and the service manager's socket. The API key of the replica is in it, because any
+    user of the machine can read a command line.
     """
     hidden = ("PENSTOCK_API_KEY_FILE", "PENSTOCK_REPLICAS", "NOTIFY_SOCKET")
     kept = {name: value for name, value in environ.items() if name not in hidden}
@@ -91,7 +99,7 @@ def replica_environment(
 
 
 def runtime_directory(environ: Mapping[str, str] = os.environ) -> str | None:
-    """The user's runtime directory for sockets; None if there is none."""
+    """The user's runtime directory ($XDG_RUNTIME_DIR), for sockets; None if there is none."""
     own = environ.get("XDG_RUNTIME_DIR")
     return own if own and Path(own).is_dir() else None
 
@@ -115,7 +123,9 @@ def gather(
     config_file: str | None,
     environ: Mapping[str, str] = os.environ,
 ) -> dict[str, Raw]:
-    """Raw settings by key. `flags` come from the command line, `config_file` from --config."""
+    """All settings, by key, each from its source of highest precedence. `flags` has those of the
+    command line, `config_file` the value of --config.
+    """
     chosen = config_file or environ.get("PENSTOCK_CONFIG")
     found = from_file(Path(chosen)) if chosen else {}
     notice_unknown(environ)
@@ -138,8 +148,8 @@ def gather(
 
 
 def notice_unknown(environ: Mapping[str, str]) -> None:
-    """Warn about variables that look like settings but are not. Ignores variables that Kubernetes
-    sets for a service called penstock.
+    """Warn about environment variables that begin like a setting but are none. Ignores variables
+    that Kubernetes sets for a service called penstock.
     """
     known = {flag.env for flag in FLAGS} | OTHER_VARIABLES
     for name, text in environ.items():
@@ -151,7 +161,9 @@ def notice_unknown(environ: Mapping[str, str]) -> None:
 
 
 def notice_service(name: str, text: str) -> None:
-    """Warn about a variable that holds the address of a Kubernetes Service instead of a setting."""
+    """Warn about a variable with the name of a setting that holds the address of a Kubernetes
+    Service.
+    """
     service = name.removesuffix("_PORT").lower().replace("_", "-")
     log.warning(
         "%s=%s is the address of a Kubernetes Service named %s, no setting: it is ignored; "
@@ -163,7 +175,7 @@ def notice_service(name: str, text: str) -> None:
 
 
 def _of_kubernetes(name: str, text: str) -> bool:
-    """Whether Kubernetes sets this variable for a service."""
+    """Whether Kubernetes has set this variable for a service called penstock."""
     return bool(_KUBERNETES.fullmatch(name)) or _is_address(name, text)
 
 
@@ -177,13 +189,15 @@ def _add(found: dict[str, Raw], place: str, settings: Mapping[str, tuple[str, ..
 
 
 def _said(found: Mapping[str, Raw], key: str) -> str:
-    """The text of a setting; empty if it has the default."""
+    """The text of a setting; empty if it is not set."""
     raw = found.get(key)
     return str(raw.texts[0]) if raw is not None and raw.texts else ""
 
 
 def _ranks(found: Mapping[str, Raw]) -> int:
-    """Tensor times pipeline parallel size. Invalid sizes, reported elsewhere, count as 1."""
+    """Tensor times pipeline parallel size. Invalid sizes count as 1 here; they are reported
+    elsewhere.
+    """
     sizes = [_said(found, f"{name}_parallel_size") for name in ("tensor", "pipeline")]
     return math.prod(int(size) if _RANKS.fullmatch(size) else 1 for size in sizes)
 
@@ -213,8 +227,8 @@ def from_file(path: Path) -> dict[str, Raw]:
 
 
 def _is_ignored(setting: Setting) -> bool:
-    """Whether it is a vLLM flag without effect here; logs the reason. Errors are those of
-    `Foreign.notice`.
+    """Whether a file's setting is a flag of vLLM without effect here; if so, logs the reason.
+    Raises the errors of `Foreign.notice`.
     """
     name = setting.key.replace("_", "-")
     foreign = BY_NAME.get(f"--{name}") or BY_NAME.get(f"--{name.removeprefix('no-')}")
@@ -239,7 +253,9 @@ class NoModelError(InvalidValueError):
 
 
 def model_named(raw: Mapping[str, Raw], argument: str | None) -> str:
-    """The model from the command line, else from the file."""
+    """The model that is named on the command line (`argument`), else in the file. Raises
+    NoModelError without one.
+    """
     said = raw.get(MODEL) if argument is None else Raw("MODEL", (argument,))
     if said is None:
         raise NoModelError(

@@ -1,4 +1,4 @@
-"""KV tiers on the command line.
+"""KV tiers as values of --kv-tier:
 
 ram:SIZE    disk:PATH,SIZE    redis://HOST:PORT/DB    s3://BUCKET/PREFIX    each with ,KEY=VALUE ...
 """
@@ -40,7 +40,9 @@ OPTIONS: Mapping[str, Mapping[str, tuple[str, Kind]]] = {
     "redis": {"redis": ("url", Url(REDIS)), "ttl": ("ttl_seconds", Integer(1, 2**31 - 1))},
     "object": {"object": ("url", Url(OBJECT))},
 }
-"""Options of each kind of tier, with their fields of TierConfig."""
+"""For each kind of tier, its options, each with the field of TierConfig that it sets and its kind
+of value.
+"""
 REQUIRED = {"disk": ("size",)}
 
 
@@ -73,7 +75,9 @@ class Tier:
 
 
 def read_tier(options: Iterable[tuple[str, str]]) -> TierConfig:
-    """The tier for options in any order, one of which is the kind. PartError if one is wrong."""
+    """The tier that options describe, in any order; one of them names the kind of tier. Raises
+    PartError if one is wrong.
+    """
     said: dict[str, str] = {}
     for name, text in options:
         key = name.replace("_", "-")
@@ -117,14 +121,18 @@ def _value(kind: str, name: str, text: str) -> object:
 
 
 def _object_option(name: str, text: str) -> tuple[str, str]:
-    """An option passed to the object store, whose option names have underscores."""
+    """An option that is passed on to the object store. The names of its options have
+    underscores.
+    """
     if not name or not text:
         raise PartError(f"object: option {name!r} is {text!r}, expected a name with a value", name)
     return name.replace("-", "_"), text
 
 
 def resolve_tiers(tiers: tuple[TierConfig, ...], chunk_tokens: int, block_size: int) -> TiersConfig:
-    """The section for all tiers. InvalidValueError or PenstockError for incompatible tiers."""
+    """The section of all tiers. Raises InvalidValueError or PenstockError for tiers that do not fit
+    together.
+    """
     if not tiers:
         return TiersConfig(chunk_tokens=chunk_tokens)
     if chunk_tokens % block_size:
@@ -143,7 +151,9 @@ def resolve_tiers(tiers: tuple[TierConfig, ...], chunk_tokens: int, block_size: 
 
 
 def object_options(tier: TierConfig, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Options of an object store. The flag overrides the environment."""
+    """Options of an object store, from the environment and the tier's flag, which takes
+    precedence.
+    """
     found = {
         f"aws_{name.lower()}": environ[f"AWS_{name}"] for name in AWS if environ.get(f"AWS_{name}")
     }

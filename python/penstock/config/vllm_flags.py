@@ -1,5 +1,5 @@
-"""Flags of vLLM without a counterpart here, for the command line and `penstock.LLM`: ignored with
-the reason, or refused if ignoring them would change answers.
+"""Flags of vLLM that have no counterpart here, for the command line and `penstock.LLM`. They are
+ignored with a warning that has the reason, or refused if ignoring them would change answers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from penstock.core import InvalidValueError, PenstockError
 
 @dataclass(frozen=True)
 class Foreign:
-    """A flag of vLLM. With `only`, these values match the behaviour here; others are refused."""
+    """A flag of vLLM. With `only`, its values match what Penstock does anyway, and others are
+    refused.
+    """
 
     name: str
     why: str
@@ -24,8 +26,8 @@ class Foreign:
         return self.name.removeprefix("--").replace("-", "_")
 
     def notice(self, spelling: str, value: str) -> str:
-        """The warning to show; empty for none. InvalidValueError or PenstockError if the flag
-        cannot be ignored.
+        """The warning for this value of the flag; empty for none. Raises InvalidValueError or
+        PenstockError if it cannot be ignored.
         """
         if self.refused and spelling.startswith("--no-"):
             return ""
@@ -180,8 +182,8 @@ _BY_KEY = {flag.key: flag for flag in FOREIGN}
 
 
 def ignored_value(key: str, value: object) -> str | None:
-    """Warning for a keyword of vLLM's `LLM`; empty if the value matches the behaviour here, None if
-    the keyword is unknown. Raises the errors of `Foreign.notice`.
+    """Warning for a keyword of vLLM's `LLM`; empty if its value matches what Penstock does anyway,
+    None if the keyword is unknown. Raises the errors of `Foreign.notice`.
     """
     flag = _BY_KEY.get(key)
     if flag is None:
