@@ -1,5 +1,5 @@
-"""Offline batches without a server, with vLLM's types. The caller's thread drives the engine's
-scheduler and executor.
+"""Offline batches without a server, with the types of vLLM's Python interface. The caller's thread
+drives the engine's scheduler and executor.
 
 llm = LLM("smollm2")
 for answer in llm.generate(["Hello", "Bonjour"], SamplingParams(max_tokens=32)):

@@ -41,11 +41,13 @@ class _Pending:
     output: CompletionOutput
     params: SamplingParams
     running: set[int]
-    """Choices of the request that have not ended; shared by all its choices."""
+    """Indices of the request's choices that have not ended. The choices of a request share this
+    set.
+    """
 
 
 class Batch:
-    """A batch of requests. `ids` yields unique numbers for sequences and prompts."""
+    """A batch of requests. `ids` yields numbers for sequences and requests, each once."""
 
     def __init__(
         self,
@@ -124,14 +126,18 @@ class Batch:
             self._pending[request_id] = _Pending(result, output, params, running)
 
     def _end_tokens(self, params: SamplingParams) -> list[int]:
-        """Tokens suppressed before `min_tokens`, and before a grammar allows the end."""
+        """Tokens that end an output. They are suppressed before it has `min_tokens` tokens, and
+        until its grammar allows the end.
+        """
         if not params.min_tokens and params.structure is None:
             return []
         eos = () if params.ignore_eos else self._started.scheduler.limits.eos_token_ids
         return [*(params.stop_token_ids or ()), *eos]
 
     def _grammar(self, params: SamplingParams) -> bytes:
-        """The encoded grammar, checked by compiling it; empty without one."""
+        """The request's encoded grammar, checked by compiling it; empty if it has none. Raises an
+        error if it is invalid.
+        """
         if params.structure is None:
             return b""
         if not self._end_tokens(params):
@@ -143,7 +149,9 @@ class Batch:
             raise PenstockError(f"structured_outputs.{kind}: {error}") from error
 
     def _token_runs(self, words: Sequence[str]) -> list[list[int]]:
-        """Token ids of words: at the start of a text and, if as many, after a space."""
+        """The sequences of token ids that write each word: at the start of a text, and after a
+        space if that takes as many tokens.
+        """
         runs = []
         for word in words:
             plain = self._tokenizer.encode(word.lstrip(), False)
@@ -185,7 +193,7 @@ class Batch:
             output.cumulative_logprob = (output.cumulative_logprob or 0.0) + scored[0]
 
     def _settle(self, row: StepOutput, held: _Pending) -> None:
-        """Update the text, and end the request at a stop string."""
+        """Update the text of a choice, and end the choice at a stop string."""
         output, params = held.output, held.params
         if params.detokenize:
             keep_all = row.finish is not FinishReason.STOP or params.include_stop_str_in_output
@@ -206,7 +214,7 @@ class Batch:
             self._started.scheduler.cancel(row.id)
 
     def _end(self, last: _Pending) -> None:
-        """Complete the request if this was its last open choice."""
+        """Complete the request if `last` was its last open choice."""
         last.running.discard(last.output.index)
         if last.running:
             return

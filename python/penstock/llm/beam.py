@@ -1,4 +1,6 @@
-"""Beam search on top of `generate`: each round computes the best next tokens of every beam."""
+"""Beam search by means of `generate`: each round computes the most likely next tokens of every
+beam.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,9 @@ MOST_BEAMS = MAX_LOGPROBS // 2
 
 @dataclass(frozen=True, slots=True)
 class BeamSearchParams:
-    """`beam_width` is at most 10, because twice as many alternatives are considered. Scores are
-    sums of log-probabilities divided by length ** length_penalty.
+    """Parameters of a beam search. `beam_width` is at most 10, because twice that number of next
+    tokens is considered, and log-probabilities are limited to 20. Scores are sums of
+    log-probabilities divided by length ** length_penalty.
     """
 
     beam_width: int
@@ -37,7 +40,9 @@ class BeamSearchParams:
 
 @dataclass(slots=True)
 class BeamSearchSequence:
-    """Prompt and continuation. `logprobs` and `cum_logprob` cover only the continuation."""
+    """One beam: prompt and continuation. `logprobs` and `cum_logprob` cover only the
+    continuation.
+    """
 
     tokens: list[int]
     logprobs: list[LogprobDict]
@@ -50,11 +55,13 @@ class BeamSearchSequence:
 @dataclass(slots=True)
 class BeamSearchOutput:
     sequences: list[BeamSearchSequence]
-    """Best first, at most `beam_width`."""
+    """The best sequences, best first, at most `beam_width` of them."""
 
 
 Best = Callable[[Sequence[list[int]], int], list[LogprobDict]]
-"""For each list of token ids, the given number of most likely next tokens."""
+"""Function that returns, for each list of token ids, the given number of most likely next tokens
+with their log-probabilities.
+"""
 
 
 @dataclass(slots=True)
@@ -97,7 +104,7 @@ class Beams:
 def search(
     prompts: Sequence[list[int]], params: BeamSearchParams, eos: frozenset[int], best: Best
 ) -> list[BeamSearchOutput]:
-    """Search from all prompts together, one round for each token."""
+    """Search from all prompts (token ids) at once, one round of `best` for each token."""
     searches = [Beams(len(ids), [BeamSearchSequence(ids, [])], []) for ids in prompts]
     for _ in range(params.max_tokens):
         every = [beam.tokens for each in searches for beam in each.open]

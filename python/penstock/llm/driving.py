@@ -16,8 +16,9 @@ def drive(
     submit: Callable[[], None],
     take: Callable[[StepOutput], None],
 ) -> None:
-    """Call `submit` to add requests, then step until all have ended; `take` receives their rows. An
-    error in either function, or in a step, ends all requests.
+    """Call `submit`, which adds requests to the scheduler, then compute steps until all requests
+    have ended. `take` gets each row of outputs. An error in either function, or in a step, ends all
+    requests.
     """
     scheduler = started.scheduler
     try:

@@ -57,7 +57,7 @@ NOT_HERE = {
     **dict.fromkeys(("collective_rpc", "apply_model"), "ranks run no code of their callers"),
     **dict.fromkeys(("start_profile", "stop_profile"), "`penstock bench latency` measures steps"),
 }
-"""Methods of vLLM's LLM that are not implemented, with the reason."""
+"""Methods of vLLM's LLM that are not implemented, each with the reason for the error."""
 log = logging.getLogger("penstock.llm")
 
 
@@ -76,7 +76,7 @@ class ModelView:
 class CacheView:
     block_size: int
     num_gpu_blocks: int
-    """Blocks of the KV cache, regardless of the device."""
+    """Number of blocks of the KV cache, on any device."""
     enable_prefix_caching: bool
 
 
@@ -96,8 +96,9 @@ class EngineView:
 
 
 class LLM:
-    """A model in this process. `options` are the server's flags, such as `max_num_seqs=8`. vLLM
-    options without a counterpart are ignored with a warning that gives the reason.
+    """A model in this process. `options` are the server's flags as keywords, such as
+    `max_num_seqs=8`. vLLM options without a counterpart are ignored with a warning that gives the
+    reason.
 
     `tokenizer` names a model whose tokenizer and template replace the model's own. `chat_template`
     is a file with a template, or its text.
@@ -199,8 +200,9 @@ class LLM:
         use_tqdm: bool | Tqdm = False,
         concurrency_limit: int | None = None,
     ) -> list[BeamSearchOutput]:
-        """The most likely continuations of each prompt, scored with the unchanged logits. Runs one
-        round of `generate` for each token; the prefix cache keeps the beams.
+        """The most likely continuations of each prompt, scored by the model's logits before any
+        sampling parameter. Runs one round of `generate` for each token; the prefix cache keeps the
+        beams.
         """
         if lora_request is not None:
             raise InvalidValueError("lora_request", lora_request, ADAPTERS)
@@ -232,8 +234,8 @@ class LLM:
         lora_request: None = None,
         pooling_task: str | None = None,
     ) -> list[PoolingRequestOutput]:
-        """The pooled hidden state of each prompt, unscaled; for a model with a classification head,
-        the logits of its labels.
+        """The pooled hidden state of each prompt, not scaled to unit length; for a model with a
+        classification head, the logits of its labels.
         """
         params = _pooling(pooling_params, truncate_prompt_tokens, lora_request)
         found = self._pool(listed(prompts), params, use_tqdm)
@@ -361,7 +363,7 @@ class LLM:
         return SamplingParams(**{name: value for name, value in given.items() if value is not None})
 
     def get_metrics(self) -> list[Metric]:
-        """State of the engine, and sums over its requests so far."""
+        """Metrics: state of the engine, and sums over its requests so far."""
         return metrics(self._started.scheduler.stats(), self._counted, self._name)
 
     @property

@@ -1,4 +1,6 @@
-"""Keywords of `LLM` as settings: the same as the command line's, by the names of the flags."""
+"""Turns the keywords of `LLM` into settings: they are the same as on the command line, named like
+the flags.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,13 @@ from penstock.config import FLAGS, Raw, ignored_value
 from penstock.core import PenstockError
 
 Option = Any
-"""A text, number or bool; a list for a repeatable flag."""
+"""Value of a keyword: a text, number or bool; a list for a flag that can be repeated."""
 log = logging.getLogger("penstock.llm")
 
 
 def raw_settings(options: Mapping[str, Option]) -> dict[str, Raw]:
     """Settings by key. A vLLM option without a counterpart is ignored with a warning, like its
-    flag. None means not set. For an unknown option, PenstockError lists the valid ones.
+    flag. The value None means not set. Raises PenstockError for an unknown option.
     """
     known = {flag.key for flag in FLAGS if flag.offline}
     found = {}

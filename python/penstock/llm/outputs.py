@@ -20,7 +20,9 @@ class Logprob(NamedTuple):
 
 
 LogprobDict = dict[int, Logprob]
-"""By token id: the token itself first, then the most likely ones."""
+"""Log-probabilities at one position, by token id: the token itself first, then the most likely
+ones.
+"""
 
 
 def logprob_dict(token: int, row: LogprobRow, text_of: Callable[[int], str]) -> LogprobDict:
@@ -59,7 +61,7 @@ class RequestMetrics:
 
     arrival_time: float
     queued_seconds: float = 0.0
-    """Seconds until the first choice was scheduled."""
+    """Seconds from arrival until the first choice was scheduled."""
     first_token_time: float | None = None
     finished_time: float | None = None
 
@@ -71,13 +73,15 @@ class RequestMetrics:
 
 @dataclass(slots=True)
 class RequestOutput:
-    """All continuations of one prompt. `prompt_logprobs[i]` is for prompt token i; the first is
-    None. The list is None unless requested.
+    """All continuations of one prompt. `prompt_logprobs[i]` is for prompt token i; the first entry
+    is None, because no token precedes it. The list is None unless requested.
     """
 
     request_id: str
     prompt: str | None
-    """The text, or the rendered template of a conversation; None for token ids."""
+    """The prompt's text, or that of a conversation as the chat template renders it; None if the
+    prompt was given as token ids.
+    """
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
     prompt_logprobs: list[LogprobDict | None] | None = None
@@ -90,7 +94,9 @@ class RequestOutput:
     kv_transfer_params: None = None
 
     def take_prompt_rows(self, rows: Sequence[LogprobRow], text_of: Callable[[int], str]) -> None:
-        """Set the prompt's log-probabilities from its second token on, once for all choices."""
+        """Set the prompt's log-probabilities from `rows`, which begin with its second token, once
+        for all choices.
+        """
         if self.prompt_logprobs is None:
             scored = zip(self.prompt_token_ids[1:], rows, strict=True)
             dicts = [logprob_dict(token, row, text_of) for token, row in scored]

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class PoolingParams:
-    """Post-processing of vectors: the first `dimensions` numbers, scaled to unit length with
-    `normalize` (None: as the model's users do). With `use_activation`, logits of labels become
-    probabilities. Longer prompts keep their first `truncate_prompt_tokens` tokens; -1 keeps as many
-    as fit.
+    """Post-processing of vectors: the first `dimensions` numbers, scaled to unit length if
+    `normalize` (None: if the checkpoint is made for that). With `use_activation`, logits of labels
+    become probabilities. Longer prompts keep their first `truncate_prompt_tokens` tokens; -1 keeps
+    as many as fit.
     """
 
     dimensions: int | None = None
@@ -32,10 +32,12 @@ class PoolingParams:
     use_activation: bool | None = None
     truncate_prompt_tokens: int | None = None
     task: str | None = None
-    """Ignored: the called method determines the task."""
+    """Ignored: the method that is called determines the task."""
 
     def check(self, size: int) -> None:
-        """Validate for vectors of `size` numbers. InvalidValueError names a value out of range."""
+        """Check the values for vectors of `size` numbers. Raises InvalidValueError, which names a
+        value out of range.
+        """
         if self.dimensions is not None and not 1 <= self.dimensions <= size:
             raise InvalidValueError("dimensions", self.dimensions, f"1..{size}")
         keep = self.truncate_prompt_tokens
@@ -153,7 +155,7 @@ def softmax(logits: list[float]) -> list[float]:
 
 
 class PooledBatch:
-    """A batch of pooled requests. `ids` yields a unique number for each sequence."""
+    """A batch of pooled requests. `ids` yields numbers for sequences, each once."""
 
     def __init__(
         self, started: Started, in_flight: InFlight, tokenizer: Tokenizer, ids: Iterator[int]
@@ -206,7 +208,9 @@ class PooledBatch:
         self._pending[request_id] = result
 
     def _cut(self, prompt: ReadPrompt, keep: int | None) -> list[int]:
-        """The first `keep` tokens. Special tokens around a text are kept."""
+        """The prompt's first `keep` tokens (-1: as many as fit; None: all). Special tokens around a
+        text are kept.
+        """
         from penstock._native import shortened_ids
 
         most = self._started.scheduler.limits.max_model_len if keep == -1 else keep

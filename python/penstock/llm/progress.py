@@ -1,4 +1,6 @@
-"""Progress of a batch on stderr, in tqdm's format: a bar on a terminal, one line elsewhere."""
+"""Progress of a batch on standard error, in tqdm's format: a bar on a terminal; elsewhere one line
+at the end.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TextIO
 
 GLANCE = 0.1
-"""Seconds between two updates."""
+"""Minimum seconds between two updates of the bar."""
 WIDTH = 20
 Tqdm = Callable[..., Any]
 """`tqdm.tqdm` or a compatible class."""
@@ -16,7 +18,7 @@ Tqdm = Callable[..., Any]
 
 class Progress(Protocol):
     def ended(self, inputs: int, outputs: int) -> None:
-        """Record the end of a request with these numbers of tokens."""
+        """Record that a request has ended, with its numbers of input and output tokens."""
 
     def close(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Forms of prompts, and conversations rendered to text."""
+"""Reads prompts, which callers may give in several forms, and renders conversations to text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TextPrompt(TypedDict, total=False):
 class TokensPrompt(TypedDict, total=False):
     prompt_token_ids: Sequence[int]
     prompt: str
-    """Shown in the result only."""
+    """Text for the result; it is not tokenized."""
     cache_salt: str
 
 
@@ -41,8 +41,8 @@ class ReadPrompt:
 
 
 def listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """The prompts as a list. A text, a mapping, or a sequence of token ids is one prompt; anything
-    else is a sequence of prompts.
+    """The prompts as a list. A text, a mapping, or a sequence of token ids is one prompt; any other
+    sequence is a list of prompts.
     """
     if isinstance(prompts, str | Mapping) or (prompts and isinstance(prompts[0], int)):
         return [cast(Prompt, prompts)]
@@ -50,7 +50,9 @@ def listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 
 
 def read_prompt(prompt: Prompt, tokenizer: Tokenizer) -> ReadPrompt:
-    """Tokenize a prompt. InvalidValueError names a missing or unknown member of a mapping."""
+    """Tokenize a prompt of any form. Raises InvalidValueError, which names a missing or unknown
+    member of a mapping.
+    """
     if isinstance(prompt, str):
         return ReadPrompt(prompt, tokenizer.encode(prompt, True))
     if not isinstance(prompt, Mapping):
@@ -68,7 +70,9 @@ def read_prompt(prompt: Prompt, tokenizer: Tokenizer) -> ReadPrompt:
 
 
 def truncated(ids: list[int], keep: int | None, max_model_len: int) -> list[int]:
-    """The last `keep` ids; -1 keeps as many as leave room for one output token."""
+    """The last `keep` of `ids`. -1 keeps as many as leave room for one output token; None keeps
+    all.
+    """
     if keep is None:
         return ids
     return ids[-(max_model_len - 1 if keep == -1 else keep) :]
@@ -91,7 +95,9 @@ class ChatOptions:
 def read_conversation(
     messages: Sequence[Message], options: ChatOptions, tokenizer: Tokenizer
 ) -> ReadPrompt:
-    """Render a conversation with the model's chat template, which writes special tokens itself."""
+    """Render a conversation with the model's chat template, which writes special tokens itself, so
+    none are added.
+    """
     try:
         text = tokenizer.render_chat(
             json.dumps(list(messages)),

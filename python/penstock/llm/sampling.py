@@ -15,8 +15,8 @@ from penstock.llm.structured import StructuredOutputsParams
 
 @dataclass(slots=True)
 class SamplingParams:
-    """How to continue prompts. `temperature=0` is greedy. Without a seed, each request draws its
-    own.
+    """How to continue prompts. `temperature=0` is greedy. Without a `seed`, each request gets a
+    random one.
 
     `max_tokens` None means up to the model's length. `logprobs` and `prompt_logprobs` are numbers
     of alternatives (0 to 20), None for no log-probabilities. `logit_bias` is added to the logits of
@@ -45,7 +45,7 @@ class SamplingParams:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     detokenize: bool = True
-    """If False, `text` stays empty. Stop strings need it."""
+    """If False, outputs have tokens but an empty text. Must be True with stop strings."""
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     """Must be True: the tokenizer defines the text of special tokens."""
@@ -60,7 +60,9 @@ class SamplingParams:
         self.check()
 
     def check(self) -> None:
-        """Validate; InvalidValueError or PenstockError names a value out of range."""
+        """Check the values. Raises InvalidValueError or PenstockError, which names a value out of
+        range.
+        """
         if self.n < 1:
             raise InvalidValueError("n", self.n, "at least 1")
         if "" in self.stops:
@@ -107,7 +109,9 @@ class SamplingParams:
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
     def generation(self, room: int) -> core.GenerationParams:
-        """Parameters for the scheduler. `room` tokens fit after the prompt."""
+        """The parameters that the scheduler needs. `room`: number of tokens that fit after the
+        prompt.
+        """
         return core.GenerationParams(
             max_tokens=max(room, 1) if self.max_tokens is None else self.max_tokens,
             min_tokens=self.min_tokens,
@@ -117,8 +121,8 @@ class SamplingParams:
         )
 
     def encoded(self, seed: int = 0, **of_the_request: object) -> bytes:
-        """Encoded sampling parameters, with `seed` as the default seed. InvalidValueError names a
-        value out of range.
+        """The encoded sampling parameters; `seed` is used if the request has none. Raises
+        InvalidValueError, which names a value out of range.
         """
         from penstock._native import encode_sampling
 

@@ -1,4 +1,4 @@
-"""Constraints on an output, with vLLM's names."""
+"""Constraints on the structure of an output, with vLLM's names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ ANY_OBJECT = '{"type":"object"}'
 
 @dataclass(slots=True)
 class StructuredOutputsParams:
-    """Exactly one of the first six constrains every output, from its first character to its last.
+    """A grammar for outputs. Exactly one of the first six fields must be set; every output matches
+    it from its first character to its last.
 
     `json` is a schema and `structural_tag` a tag, each as a mapping or as JSON text. `regex` and
     `grammar` have the syntax of docs/api.md. `json_object` allows any object.
@@ -37,7 +38,9 @@ class StructuredOutputsParams:
         self.grammar_text()
 
     def grammar_text(self) -> tuple[str, str]:
-        """Kind and text for the native `Tokenizer.grammar`. InvalidValueError names a field."""
+        """Kind and text of the grammar, for the native `Tokenizer.grammar`. Raises
+        InvalidValueError, which names the field at fault.
+        """
         for name in ("disable_any_whitespace", "disable_additional_properties"):
             if getattr(self, name):
                 raise InvalidValueError(name, True, "False: the schema decides")

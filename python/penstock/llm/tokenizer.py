@@ -45,7 +45,9 @@ class Tokenizer:
         tokenize: bool = True,
         **kwargs: Any,
     ) -> str | list[int]:
-        """Token ids of a conversation, or its text if not `tokenize`."""
+        """The token ids of a conversation in the model's chat template (or `chat_template`); its
+        text if `tokenize` is False.
+        """
         native = self._native
         if chat_template is not None:
             native = native.with_chat_template(chat_template)
