@@ -1,1 +1,1 @@
-"""The command line. Each command imports the rooms that it needs when it runs."""
+"""The command line. Each command imports the packages that it needs when it runs."""

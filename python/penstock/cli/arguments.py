@@ -9,7 +9,7 @@ from penstock.config.foreign_arguments import add_foreign
 from penstock.config.kinds import Bytes, Choice, IntegerChoice, Switch, negative
 
 KEY = "setting_"
-"""Prefix of settings in the argparse namespace."""
+"""Prefix of the names of settings in the argparse namespace."""
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +26,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def settings(parsed: argparse.Namespace) -> dict[str, tuple[str, ...]]:
-    """Settings from the command line, by key."""
+    """The settings that the command line gives, by key."""
     found = {}
     for name, value in vars(parsed).items():
         if name.startswith(KEY):

@@ -1,4 +1,6 @@
-"""`penstock chat`: a conversation in the terminal, with a given server or with its own."""
+"""`penstock chat`: a conversation in the terminal, with a given server or with one that the command
+starts.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Run the conversation. Exit status 1 if a question from a pipe was not answered."""
+    """Run the conversation. Returns the exit status, which is 1 if a question from a pipe was not
+    answered.
+    """
     options = {
         name: value
         for name in ("max_tokens", "temperature")
@@ -90,10 +94,12 @@ def run(parsed: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def own_server(model: str) -> Iterator[str]:
-    """Run a server for `model` in the block and yield its address. Prints its log if it fails."""
+    """Inside the block, run a server for `model`; yields its address. Prints the server's log if it
+    fails.
+    """
     port = free_port()
     with tempfile.TemporaryFile() as log:
-        # A new session, so that Ctrl-C stops an answer and not the server.
+        # In a session of its own, so that Ctrl-C stops an answer and not the server.
         server = subprocess.Popen(
             serve_command(model, port), stdout=log, stderr=log, start_new_session=True
         )
@@ -142,7 +148,7 @@ def last_line(log: IO[bytes]) -> str:
 
 
 class Conversation:
-    """Messages so far, without questions that were not answered."""
+    """A conversation: the messages so far, without questions that were not answered."""
 
     def __init__(self, client: ChatClient, system: str | None, out: TextIO) -> None:
         self.client = client
@@ -152,8 +158,8 @@ class Conversation:
         self._terminal = out.isatty()
 
     def ask(self, question: str) -> None:
-        """Print the answer as it streams. Raises ChatError with the reason if it fails. After
-        Ctrl-C, the part received so far is kept.
+        """Ask the server, and print the answer as it streams. Raises ChatError with the reason if
+        it fails. After Ctrl-C, the part of the answer that has arrived is kept.
         """
         before = [{"role": "system", "content": self.system}] if self.system else []
         asked = [*self.messages, {"role": "user", "content": question}]
@@ -170,7 +176,7 @@ class Conversation:
                 self.messages = [*asked, {"role": "assistant", "content": "".join(parts)}]
 
     def command(self, line: str) -> bool:
-        """Run a slash command; returns False to quit. Raises ChatError for a mistake."""
+        """Run a slash command; returns False to quit. Raises ChatError for a wrong command."""
         name, _, rest = line.partition(" ")
         rest = rest.strip()
         if name == "/exit":
@@ -206,7 +212,7 @@ def printable(text: str) -> str:
 
 
 def from_pipe(talk: Conversation, lines: TextIO) -> int:
-    """Answer each line; returns 1 if one could not be answered."""
+    """Answer each line of a pipe; returns the exit status, 1 if one could not be answered."""
     status = 0
     for line in lines:
         line = line.strip()

@@ -1,4 +1,4 @@
-"""Client for streamed chat answers of any OpenAI-compatible server."""
+"""Client that streams chat answers from any OpenAI-compatible server."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from penstock.cli.local_server import events
 from penstock.core import InvalidValueError, PenstockError
 
 TIMEOUT = 600.0
-"""Seconds without a byte after which the server counts as dead."""
+"""Seconds without a byte from the server after which it counts as dead."""
 
 
 class ChatError(PenstockError):
-    """Why there is no answer, in one line."""
+    """The server gives no answer. The message is one line with the reason."""
 
 
 class ChatClient:
-    """`url` is the server's address, with or without `/v1`. `model` is one of its model names; None
-    for the first.
+    """`url` is the server's address, with or without `/v1`. `model` is the name of one of its
+    models; None for the first that it lists.
     """
 
     def __init__(
@@ -37,7 +37,9 @@ class ChatClient:
         self.model = model or self._first_model()
 
     def answer(self, messages: Sequence[Mapping[str, str]]) -> Iterator[str]:
-        """Pieces of the answer. Closing the iterator cancels the request."""
+        """Send `messages`, and yield the answer piece by piece. Closing the iterator cancels the
+        request.
+        """
         body = {"model": self.model, "messages": messages, "stream": True, **self._options}
         connection, response = self._send("POST", "/chat/completions", json.dumps(body))
         try:
@@ -96,7 +98,9 @@ def _refusal(response: http.client.HTTPResponse) -> str:
 
 
 def _message(body: Any) -> str:
-    """The message of an error body, in OpenAI's format or a simpler one, on one line."""
+    """The message, on one line, of a response's body that reports an error, in OpenAI's format or a
+    simpler one.
+    """
     error = body.get("error", body) if isinstance(body, dict) else body
     message = error.get("message", error) if isinstance(error, dict) else error
     return " ".join(str(message).split())

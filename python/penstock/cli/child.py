@@ -1,5 +1,5 @@
-"""`python -m penstock.cli.child PARENT COMMAND ...`: runs a command that dies with its parent, more
-precisely with the thread of process PARENT that started it.
+"""`python -m penstock.cli.child PARENT COMMAND ...`: runs a command that is killed when its parent
+ends, more precisely when the thread of process PARENT that started it ends.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""`penstock completion SHELL`: a completion script generated from the parsers of all commands."""
+"""`penstock completion SHELL`: writes a completion script for a shell, generated from the parsers
+of all commands.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from penstock.cli.parser import Parser
 from penstock.model.locate import ALIASES
 
 FILES = ("FILE", "FILE.yaml", "PATH", "MODEL", "DIR", "DIRECTORY")
-"""Metavars of values that are, or can be, files."""
+"""Metavars (names in the help) of values that are, or can be, files."""
 
 
 @dataclass(slots=True)
@@ -25,9 +27,9 @@ class Words:
     flags: dict[str, str] = field(default_factory=dict)
     """Flags with their help."""
     values: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Values of flags that take one: `FILES` for files, empty for arbitrary text."""
+    """Possible values of each flag that takes one: `FILES` for files; empty for any text."""
     positional: tuple[str, ...] = ()
-    """Values of the first positional argument."""
+    """Possible values of the first positional argument."""
 
 
 def run(shell: str, top: Parser) -> int:
@@ -82,7 +84,7 @@ def _help(action: argparse.Action) -> str:
 
 
 def _split(values: tuple[str, ...]) -> tuple[str, bool]:
-    """The fixed words, and whether files are valid too."""
+    """The words among possible values, joined by spaces, and whether files are possible too."""
     return " ".join(value for value in values if value != FILES[0]), FILES[0] in values
 
 

@@ -27,7 +27,7 @@ MAX_TOKENS = 128
 class Answer:
     asked: float
     arrivals: list[float] = field(default_factory=list)
-    """Arrival time of each piece of text."""
+    """Time at which each piece of text arrived, in the clock of `asked`."""
     tokens: int = 0
 
     def line(self) -> str:

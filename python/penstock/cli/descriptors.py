@@ -1,16 +1,20 @@
-"""File descriptor limit of a server process."""
+"""The limit of file descriptors of a server process."""
 
 from __future__ import annotations
 
 import resource
 
 OTHER_DESCRIPTORS = 64
-"""Descriptors reserved for other uses than connections; at most half of all."""
+"""Number of descriptors that are reserved for other uses than connections; at most half
+of all are.
+"""
 MOST_CONNECTIONS = 16384
 
 
 def raise_descriptors() -> int:
-    """Raise the soft limit of descriptors to the hard one; returns the maximum connections."""
+    """Raise the soft limit of descriptors to the hard one; returns the maximum number of
+    connections that the server may accept.
+    """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     if most == resource.RLIM_INFINITY:

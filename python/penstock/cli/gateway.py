@@ -198,7 +198,7 @@ def _policy(group: argparse._ArgumentGroup) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Serve until a signal; returns the exit status of the drain."""
+    """Run the gateway until a signal ends it; returns its exit status after the drain."""
     connections = raise_descriptors()
 
     def again(resources: str) -> str:
@@ -208,7 +208,9 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _checked(parsed: argparse.Namespace, found: dict[str, object]) -> dict[str, object]:
-    """Raise WrongSettingError, with the line of --config, for settings that the gateway refuses."""
+    """Return the settings `found`. Raises WrongSettingError, with the line in the file of --config,
+    if the gateway refuses them.
+    """
     file = None if parsed.config is None else Path(parsed.config)
     check(found, file, _flags(parsed).keys())
     return found
@@ -220,8 +222,8 @@ def settings(
     resources: str = RESOURCES,
     access: Access = cluster_access,
 ) -> dict[str, object]:
-    """Configuration of `crates/gateway/gateway` (`Config` in its src/config.rs). `resources` is the
-    JSON of the cluster's resources; `access` finds its API server.
+    """Configuration of `crates/gateway/gateway` (`Config` in its src/config.rs). `resources` is a
+    JSON array with the Kubernetes cluster's resources; `access` finds the cluster's API server.
     """
     found: dict[str, object] = {"host": "127.0.0.1", "port": 8080, "drain_timeout_s": 30.0}
     if parsed.config is not None:
@@ -253,12 +255,12 @@ def settings(
 
 
 UNSEEN = ClusterAccess({"server": "https://unseen"}, "default")
-"""Placeholder for a cluster that is not contacted."""
+"""Placeholder for a cluster, for checks that do not contact it."""
 
 
 def complaint(path: Path) -> str | None:
-    """The error in a gateway.yaml, prefixed with its place; None if there is none. Replicas are not
-    contacted, so this finds only errors visible in the file.
+    """The first error in a gateway.yaml, with its place in front; None if there is none. Replicas
+    are not contacted, so this finds only errors visible in the file.
     """
     parser = argparse.ArgumentParser()
     add_arguments(parser)
@@ -279,7 +281,7 @@ def _watched(found: dict[str, object]) -> list[object]:
 
 
 def _flags(parsed: argparse.Namespace) -> dict[str, object]:
-    """Settings from the command line."""
+    """The gateway's settings from the command line."""
     given: dict[str, object] = {
         "host": parsed.host,
         "port": parsed.port,
@@ -312,7 +314,9 @@ def _flags(parsed: argparse.Namespace) -> dict[str, object]:
 
 
 def _add_picker(found: dict[str, object], parsed: argparse.Namespace) -> None:
-    """Add the endpoint picker. Flags override the file, member by member."""
+    """Add the settings of the endpoint picker. Flags take precedence over the file, member by
+    member.
+    """
     given = found.get("ext_proc")
     picker: dict[str, object] = dict(given) if isinstance(given, dict) else {}
     if parsed.ext_proc is not None:
@@ -334,7 +338,7 @@ def _place(text: str, form: str) -> tuple[str, int]:
 
 
 def _pool(parsed: argparse.Namespace, access: Access) -> dict[str, object] | None:
-    """The pool described by flags."""
+    """The pool that flags describe; None if they describe none."""
     named: list[dict[str, object]] = []
     if parsed.backend:
         named.append({"backends": parsed.backend})
@@ -370,7 +374,7 @@ def _path(given: object) -> Path | None:
 
 
 def _hedge(text: str) -> dict[str, float]:
-    """Parse milliseconds such as 800, or a percentile such as p95."""
+    """Parse the value of --hedge: milliseconds such as 800, or a percentile such as p95."""
     try:
         if text.startswith("p"):
             return {"percentile": float(text[1:]) / 100}
@@ -419,7 +423,9 @@ def _listed(settings: dict[str, object], key: str, tree: Tree) -> list[object]:
 
 
 def _rules(files: list[Path], pools: list[str]) -> Rules:
-    """Rules and objectives of the resources in files. Raises an error for the first wrong one."""
+    """Rules and objectives from resources in files. Raises WrongSettingError for the first wrong
+    one.
+    """
     resources, findings = read(files)
     rules = rules_of(resources, pools)
     wrong = [one for one in [*findings, *rules.findings] if one.wrong]
@@ -434,8 +440,9 @@ def _with_source(
     reach: Callable[[], ClusterAccess],
     ports: Mapping[str, int] | None = None,
 ) -> dict[str, object]:
-    """A pool with `backends`, `file`, `dns` or `kubernetes` replaced by the source that the gateway
-    reads. A host name without a port gets the pool's port from `ports`.
+    """The settings of a pool, with its member `backends`, `file`, `dns` or `kubernetes` replaced by
+    `source`, the form that the gateway reads. A host name without a port gets the pool's port from
+    `ports`.
     """
     sources = [key for key in ("backends", "file", "dns", "kubernetes") if key in pool]
     if len(sources) != 1:
@@ -462,8 +469,9 @@ def _with_source(
 def run_gateway(
     configuration: dict[str, object], reread: Callable[[str], str] | None = None
 ) -> int:
-    """Serve until a signal; returns the exit status of the drain. When the cluster's resources or a
-    file change, `reread` returns the new configuration as JSON. Its exceptions are logged.
+    """Run the gateway until a signal ends it; returns its exit status after the drain. When the
+    cluster's resources or a file change, `reread` returns the new configuration as JSON. If it
+    raises, the error is logged.
     """
     from penstock import _native
 

@@ -1,4 +1,4 @@
-"""Errors in a gateway's configuration, located by their line in gateway.yaml."""
+"""Finds the line in gateway.yaml that an error in the gateway's configuration is about."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _POOL = re.compile(r'pools? "((?:[^"\\]|\\.)*)"')
 
 def check(settings: dict[str, object], file: Path | None, of_flags: Container[str]) -> None:
     """Raise WrongSettingError for a setting that the gateway refuses. The error has the line in
-    `file`, unless a flag set the value (`of_flags`: names set by flags).
+    `file`, unless the value is from a flag (`of_flags`: names of the settings that flags have set).
     """
     from penstock import _native
 
@@ -27,7 +27,9 @@ def check(settings: dict[str, object], file: Path | None, of_flags: Container[st
 
 
 def located(said: str, settings: object, tree: Tree, of_flags: Container[str] = ()) -> str:
-    """`FILE:LINE: error`; without the place if the file does not contain the setting."""
+    """`FILE:LINE: error` for the error `said` about `settings`; without the place if the file does
+    not contain the setting.
+    """
     if found := _SERDE.match(said):
         steps = steps_at(settings, int(found[2]))
         return _placed(tree, _in_file(steps), found[1], of_flags)
@@ -48,7 +50,7 @@ def _placed(tree: Tree, steps: Steps, said: str, of_flags: Container[str]) -> st
 
 
 def steps_at(value: object, column: int) -> Steps:
-    """Path to the value at a column (from 1) of `value` in JSON."""
+    """Path to the value at a column (from 1) in the JSON text of `value`."""
     steps: list[str | int] = []
     start = 1
     while isinstance(value, (dict, list)):
@@ -70,7 +72,9 @@ def steps_at(value: object, column: int) -> Steps:
 
 
 def _in_file(steps: Steps) -> Steps:
-    """The path as the file spells it: there, the source of a pool's replicas has another form."""
+    """The path of a setting as gateway.yaml spells it, where the source of a pool's replicas has
+    another form.
+    """
     if steps[:1] == ("pools",) and steps[2:4] == ("source", "static"):
         return (*steps[:2], "backends", *steps[4:])
     return steps

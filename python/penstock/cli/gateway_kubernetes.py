@@ -10,7 +10,7 @@ from penstock.inference_extension import cluster_rules
 
 MEMBERS = ("inference_pool", "namespace", "selector", "ports")
 RESOURCES = "[]"
-"""Initial value, before the cluster has reported its resources."""
+"""The cluster's resources (JSON) before it has reported any."""
 
 
 class WrongSettingError(InvalidValueError):
@@ -21,8 +21,9 @@ class WrongSettingError(InvalidValueError):
 
 
 def pods_of(value: object, place: str, reach: Callable[[], ClusterAccess]) -> dict[str, object]:
-    """The source (`Pods` in crates/gateway/fleet/src/backend.rs) for a pool's `kubernetes` value:
-    the name of an InferencePool, with or without a namespace, or a mapping.
+    """The source of replicas (`Pods` in crates/gateway/fleet/src/backend.rs) that a pool's member
+    `kubernetes` describes. Its value is the name of an InferencePool, with or without a namespace,
+    or a mapping.
     """
     given = dict(value) if isinstance(value, dict) else _named(value, place)
     unknown = [str(key) for key in given if key not in MEMBERS]
@@ -58,7 +59,9 @@ def _named(value: object, place: str) -> dict[object, object]:
 
 
 def _selector(value: object, place: str) -> str | None:
-    """A label selector: a mapping of labels, or a text in kubectl's syntax."""
+    """The label selector as text, from a mapping of labels or a text in kubectl's syntax; None
+    without one.
+    """
     if isinstance(value, dict):
         return ",".join(f"{key}={label}" for key, label in value.items())
     if value is None or isinstance(value, str):
@@ -79,7 +82,8 @@ def has_pods(found: Mapping[str, object]) -> bool:
 
 def add_cluster_rules(found: dict[str, object], resources: str) -> None:
     """Add rules and objectives of the cluster's resources (JSON) for pools that are InferencePools.
-    Entries that `found` already has take precedence. Invalid resources become warnings.
+    Rules and objectives that `found` already has take precedence. Invalid resources become
+    warnings.
     """
     pools = _pools(found)
     if not pools:
@@ -89,7 +93,8 @@ def add_cluster_rules(found: dict[str, object], resources: str) -> None:
         own = found.get(key, [])
         assert isinstance(own, list)
         merged = list(own)
-        # An objective has one entry for each pool, so only names from `found` count as taken.
+        # An objective has one entry for each pool, so only names that `found` had before count as
+        # taken.
         taken = {one.get("name") for one in own if isinstance(one, dict)}
         for one in more:
             if one["name"] not in taken:
@@ -103,7 +108,9 @@ def add_cluster_rules(found: dict[str, object], resources: str) -> None:
 
 
 def _pools(found: Mapping[str, object]) -> dict[tuple[str, str], str]:
-    """The gateway's pool for each InferencePool; of several, the first."""
+    """Name of the gateway's pool for each InferencePool, by namespace and name; of several, the
+    first.
+    """
     pools: dict[tuple[str, str], str] = {}
     for pool in _listed(found):
         pods = _pods(pool)

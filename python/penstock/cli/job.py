@@ -1,5 +1,5 @@
-"""Runs one job of a request in its own process: the job on standard input, the result on standard
-output.
+"""Runs one job of a request (rendering a chat template, or compiling a grammar) in a process of its
+own: the job on standard input, the result on standard output.
 
 Nothing else limits such a job: a template can double a string forty times, and a repetition count
 in a grammar sets its number of states. The limits end this process, and the job with it.
@@ -12,9 +12,11 @@ import resource
 import sys
 
 MEMORY = 1 << 30
-"""Address space in bytes, including Python's own. Exceeding it ends the process."""
+"""Maximum bytes of the process's address space, including Python's own. Exceeding it ends the
+process.
+"""
 SECONDS = {"template": 20, "grammar": 3}
-"""CPU time in seconds. An ordinary template or grammar takes milliseconds."""
+"""Maximum seconds of CPU time. An ordinary template or grammar takes milliseconds."""
 
 NICENESS = {"template": 19, "grammar": 0}
 """Templates run at low priority: they may loop for seconds, and must not slow the engine."""

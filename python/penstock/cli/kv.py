@@ -128,8 +128,8 @@ def _call(function: Callable[..., str], *arguments: object) -> Report:
 
 
 class _Meter:
-    """Progress of a long task on one line of a terminal. Prints nothing elsewhere, or for short
-    tasks.
+    """Progress of a long task on one line of a terminal. Prints nothing if there is no terminal, or
+    if the task is short.
     """
 
     def __init__(self, what: str, amount: Callable[[int], str]) -> None:

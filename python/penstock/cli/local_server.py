@@ -1,4 +1,4 @@
-"""A server started by this command, and the client's side of a streamed answer."""
+"""Starts a server for a command of this process, and reads streamed answers."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def serve_command(model: str, port: int) -> list[str]:
 def wait_until_ready(
     server: subprocess.Popen[bytes], port: int, meanwhile: Callable[[], None] = lambda: None
 ) -> None:
-    """Wait for the server. PenstockError if it ends, or is not ready in time. Calls `meanwhile`
-    repeatedly.
+    """Wait until the server is ready, and call `meanwhile` repeatedly. Raises PenstockError if the
+    server ends, or is not ready within START_TIMEOUT seconds.
     """
     deadline = time.monotonic() + START_TIMEOUT
     while time.monotonic() < deadline:
@@ -59,13 +59,15 @@ def authorization() -> dict[str, str]:
 
 
 def api_key() -> str | None:
-    """The API key from the environment, shared by client and server."""
+    """The API key from the environment, which client and server both use."""
     keys = gather({}, None).get("api_key")
     return str(keys.texts[0]) if keys else openai_api_key()
 
 
 def events(response: http.client.HTTPResponse) -> Iterator[dict[str, object]]:
-    """Events of a stream. PenstockError if it ends before its last event."""
+    """The events of a streamed answer. Raises PenstockError if the stream ends before its last
+    event.
+    """
     for line in response:
         data = line.decode().strip().removeprefix("data: ")
         if data == "[DONE]":

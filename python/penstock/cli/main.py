@@ -1,5 +1,5 @@
-"""`penstock COMMAND`. The commands for serving are defined here; `penstock_lab` and `penstock_ops`
-register theirs as entry points of the wheel.
+"""`penstock COMMAND`. The commands for serving are defined here; the packages `penstock_lab` and
+`penstock_ops` register theirs as entry points of the wheel.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""`penstock serve --node-rank K`, K > 0: ranks for the engine of node 0, without a front door."""
+"""`penstock serve --node-rank K`, K > 0: runs ranks for the engine of node 0, without an API
+server.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ from penstock.model import ModelInfo
 
 
 def serve_node(config: EngineConfig, info: ModelInfo) -> int:
-    """Run until SIGTERM, SIGINT or SIGHUP; returns the exit status. PenstockError if node 0
-    refuses.
+    """Run until SIGTERM, SIGINT or SIGHUP; returns the exit status. Raises PenstockError if node 0
+    refuses this node.
     """
     configure_log(config.log, "penstock")
     key = cluster_key(config.parallel.token_file)

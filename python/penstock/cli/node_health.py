@@ -1,4 +1,4 @@
-"""`penstock node-health`: probe for the agent of a node other than 0."""
+"""`penstock node-health`: a probe that checks whether the agent of a node other than 0 is alive."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from penstock.config import heartbeat_directory
 from penstock.executor.nodes.heartbeat import heartbeats
 
 MOST_AGE = 60.0
-"""Seconds. Starting or ending ranks may take this long."""
+"""Seconds after which a heartbeat counts as stale by default. Starting or ending ranks may take
+this long.
+"""
 
 
 def node_health(node: int | None, most_age: float) -> int:

