@@ -2,7 +2,7 @@
 
     from penstock import LLM, SamplingParams
 
-Names load on first use, which keeps the import of the package cheap.
+Each name is imported on first use, so that the import of the package is cheap.
 """
 
 from __future__ import annotations

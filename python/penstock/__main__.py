@@ -1,5 +1,5 @@
-"""`penstock` and `python -m penstock`. Ctrl-C during the imports, or a closed output pipe, ends the
-process without a traceback.
+"""The entry point of `penstock` and `python -m penstock`. Ctrl-C during the imports, or a closed
+output pipe, ends the process without a traceback.
 """
 
 import os
@@ -15,7 +15,9 @@ if _OWN is signal.default_int_handler:
 
 
 UNREAD = 128 + signal.SIGPIPE
-"""Exit status after a broken output pipe, the same that a shell reports for SIGPIPE."""
+"""Exit status after the reader of an output pipe has ended: the same that a shell reports for
+SIGPIPE.
+"""
 
 
 def main() -> int:
@@ -34,7 +36,7 @@ def main() -> int:
         unread = [number for number in (1, 2) if _is_unread(number)]
         if not unread:
             raise
-        for number in unread:  # Otherwise the interpreter's final flush fails.
+        for number in unread:  # Otherwise the interpreter's flush at exit fails.
             os.dup2(os.open(os.devnull, os.O_WRONLY), number)
         status = UNREAD
     if any(thread.daemon for thread in threading.enumerate()):
@@ -45,8 +47,8 @@ def main() -> int:
 def _exit_without_finalization(status: int) -> NoReturn:
     """Exit while daemon threads run, such as an engine that loads weights.
 
-    At finalization, CPython unwinds a daemon thread when it next takes the GIL, which aborts the
-    process if the thread has native frames.
+    At finalization, CPython unwinds a daemon thread when it takes the GIL the next time. That
+    aborts the process if the thread is in native code.
     """
     _flush()
     os._exit(status)
@@ -59,7 +61,7 @@ def _flush() -> None:
 
 
 def _is_unread(number: int) -> bool:
-    """True if the reading end of an output is closed."""
+    """True if the reading end of the pipe at descriptor `number` is closed."""
     poll = select.poll()
     poll.register(number, 0)
     return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))

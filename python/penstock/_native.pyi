@@ -1,4 +1,4 @@
-"""What the Rust extension offers to Python (`crates/native`)."""
+"""Types of the Rust extension (`crates/native`), as Python sees them."""
 
 from array import array
 from collections.abc import Callable, Iterable, Sequence
@@ -12,17 +12,17 @@ from penstock.engine.frontend import EngineFrame, FrontFrame
 
 __version__: str
 HEAD_ROWS: int
-"""Rows for which the output head is computed at once."""
+"""Maximum number of rows for which the native decoder computes the output head at once."""
 KV_PAYLOAD_AT: int
-"""Offset of the payload in a file of a disk tier."""
+"""Offset in bytes of the payload (after the header) in a file of a disk tier."""
 
 class PrivateDirectory:
-    """A new directory in `parent` for this user and process alone. Directories there whose
-    processes were killed are removed first. It goes with the object, if nothing is in it.
+    """A new directory in `parent` that only this user may open, for this process. Such directories
+    of processes that were killed are removed first. It is removed with the object, if it is empty.
     """
 
     def __init__(self, parent: str | PathLike[str]) -> None:
-        """OSError where there can be none."""
+        """Raises OSError if it cannot be created."""
 
     @property
     def path(self) -> Path: ...
@@ -59,34 +59,41 @@ class Decoder:
     def fetch(self, timeout: float) -> bytes: ...
 
 class KvMover:
-    """Copies KV between the blocks of a rank's pools and its tiers. May outlive the decoder.
+    """Copies KV between the blocks of a rank's pools and its tiers. May be used longer than the
+    decoder.
 
-    The options are an object of `cache` (the cache identity, 64 hex digits), `ram_slots` (entries
-    of the RAM tier, 0 without one), `tiers` (the others, in the order of `Transfer.tier` from 1),
-    and optionally `chunk_tokens`. A tier is
-    `{"kind": "disk", "path", "limit_bytes", "daily_write_bytes"}`,
-    `{"kind": "redis", "url", "ttl_s"}` or `{"kind": "object", "url", "options"}`.
+    The options are a JSON object with `cache` (the cache identity, 64 hex digits), `ram_slots`
+    (number of entries of the RAM tier, 0 without one), `tiers` (the other tiers, in the order of
+    `Transfer.tier` from 1), and optionally `chunk_tokens`. A tier is `{"kind": "disk", "path",
+    "limit_bytes", "daily_write_bytes"}`, `{"kind": "redis", "url", "ttl_s"}` or `{"kind": "object",
+    "url", "options"}`.
     """
 
     def __init__(self, decoder: Decoder, options_json: str) -> None:
-        """Opens the tiers. ValueError names the one that cannot be opened, and the remedy."""
+        """Opens the tiers. Raises ValueError, which names the tier that cannot be opened, and the
+        remedy.
+        """
 
     @staticmethod
     def over(pools: Sequence[tuple[object, int]], options_json: str, /) -> KvMover:
-        """A mover over memory of the host: for each KV group a buffer of bytes that may be written,
-        and its number of blocks. The mover keeps the buffers until no transfer has a block of them.
-        Until a transfer is answered, nothing else may write to its blocks, nor read those of a
-        load.
+        """A mover over host memory that Python owns. `pools` has, for each KV group, a writable
+        buffer of bytes and its number of blocks. The mover references a buffer as long as a
+        transfer uses its blocks. Until a transfer is answered, nothing else may write to its
+        blocks, or read them if it is a load.
 
-        The options have two more members that are the decoder's otherwise: `heads` and `layers` of
-        this rank, and `identity` in place of `cache` (docs/kv-format.md).
+        The options have members that otherwise come from the decoder: `heads` and `layers` of this
+        rank, and `identity`, the store identity, in place of `cache` (docs/kv-format.md).
         """
 
     def submit(self, transfer: Transfer) -> None:
-        """Never blocks. Blocks of the transfer are leased until it is answered."""
+        """Start a transfer. Never blocks. The transfer has a lease on its blocks until it is
+        answered.
+        """
 
     def take(self, timeout: float = 0.0) -> list[TransferResult]:
-        """Answers since the last call; waits at most `timeout` seconds for the first."""
+        """Results of transfers since the last call; waits at most `timeout` seconds for
+        the first.
+        """
 
     def load_by(
         self,
@@ -96,23 +103,29 @@ class KvMover:
         take: Callable[[int], int],
         /,
     ) -> None:
-        """Load a part of a disk tier (its digest, blocks, head and layers) without the queue:
-        `take(descriptor)` reads `size` bytes from KV_PAYLOAD_AT of a file, and returns their
-        CRC-64/NVME. Errors are `PartsError`s of `penstock.kv.gds`, with that of `take` as their
-        cause.
+        """Load a KV part of a disk tier without waiting in the queue. `part`: digest, number of
+        blocks, KV head and layers. `take(descriptor)` reads `size` bytes from offset KV_PAYLOAD_AT
+        of the part's file, and returns their CRC-64/NVME. Raises `PartsError` of `penstock.kv.gds`;
+        an error of `take` is its cause.
         """
 
     def report(self) -> str:
-        """Statistics of the tiers since the start, as JSON."""
+        """State of the tiers, and their counters since the start, as JSON."""
 
     def close(self, seconds: float) -> None:
-        """Finishes stores in flight, within `seconds`; the others are answered as not done."""
+        """Finish stores in flight, for at most `seconds`. Transfers that are left are answered as
+        not done.
+        """
 
 def kv_inventory(path: str, /) -> str:
-    """Content of a disk tier as JSON (crates/kv/kvstore, `disk::admin`). ValueError: the reason."""
+    """Contents of the directory of a disk tier, as JSON (crates/kv/kvstore, `disk::admin`). Raises
+    ValueError with the reason if it cannot be read.
+    """
 
 def kv_verify(path: str, put_aside: bool, watch: Callable[[int, int], None], /) -> str:
-    """Reads every file; damaged ones as JSON (`Verified`). `watch` gets bytes done and in all."""
+    """Read every file of a disk tier; returns the damaged ones as JSON (`Verified`). `put_aside`:
+    move them to quarantine. `watch` is called with the bytes read so far and in total.
+    """
 
 def kv_collect(
     path: str,
@@ -122,7 +135,9 @@ def kv_collect(
     watch: Callable[[int, int], None],
     /,
 ) -> str:
-    """Evicts; removed chunks as JSON (`Collected`). `watch` gets chunks done and in all."""
+    """Remove chunks of a disk tier; returns them as JSON (`Collected`). `watch` is called with the
+    number of chunks handled so far and in total.
+    """
 
 def create_group(path: str, ranks: int, capacity: int) -> None: ...
 def create_ring(path: str, readers: int, slots: int, capacity: int) -> None: ...
@@ -155,7 +170,9 @@ class Stream:
     def send(self, message: bytes) -> None: ...
     def receive(self, timeout: float, limit: int) -> bytes | None: ...
     def beat(self, interval: float) -> None:
-        """Send empty messages from a thread that does not need the interpreter."""
+        """Send an empty message every `interval` seconds, from a thread that does not
+        need the GIL.
+        """
     def end(self) -> None: ...
 
 class Star:
@@ -163,9 +180,9 @@ class Star:
         self, address: str, key: bytes, rank: int, ranks: int, capacity: int, patience: float
     ) -> None: ...
     def gather(self, part: bytes) -> list[bytes] | None:
-        """The parts of ranks 1, 2, ... on rank 0."""
+        """Send `part` to rank 0. Rank 0 gets the parts of ranks 1, 2, ...; the others get None."""
     def share(self, message: bytes) -> bytes | None:
-        """The message of rank 0, elsewhere."""
+        """Send rank 0's `message` to all other ranks, which get it; rank 0 gets None."""
 
 class Tokenizer:
     vocab_size: int
@@ -173,7 +190,7 @@ class Tokenizer:
     def encode(self, text: str, add_special: bool) -> list[int]: ...
     def decode(self, ids: Sequence[int], skip_special: bool) -> str: ...
     def output_text(self, ids: Sequence[int], skip_special: bool) -> str:
-        """As `decode`, without a character at the end that is cut."""
+        """Like `decode`, but without an incomplete character at the end."""
 
     def render_chat(
         self,
@@ -183,57 +200,65 @@ class Tokenizer:
         kwargs_json: str = "{}",
         continue_final_message: bool = False,
     ) -> str:
-        """The prompt text, by the chat template. ValueError: what is wrong with the messages, or
-        what the template raised.
+        """The text of a prompt, rendered by the chat template. Raises ValueError for wrong
+        messages, or with the error that the template raised.
         """
 
     def with_chat_template(self, source: str) -> Tokenizer:
-        """The same tokenizer with another chat template. ValueError: a template's fault."""
+        """The same tokenizer with another chat template. Raises ValueError with the template's
+        error.
+        """
     def grammar(self, kind: str, text: str) -> Grammar:
-        """What an output must match; `json`, `regex`, `choice`, `grammar` or `structural_tag`.
-        ValueError says what is wrong with it.
+        """Compile a grammar that an output must match. `kind` is `json`, `regex`, `choice`,
+        `grammar` or `structural_tag`. Raises ValueError with the reason if `text` is invalid.
         """
 
 class Grammar:
     encoded: bytes
-    """For `core.Request`."""
+    """The grammar as `core.Request` carries it."""
     def follow(self, ids: Sequence[int]) -> tuple[int, bool, list[float]]:
-        """How many of the tokens may follow one another, whether those are a whole output, and the
-        seconds that each mask took.
+        """Match tokens as an output. Returns the number of leading tokens that match, whether these
+        are a complete output, and the seconds that each token mask took.
         """
 
 class GrammarMasks:
-    """Token masks of the grammars of sequences, computed on threads of their own.
+    """Computes the token masks of sequences with a grammar, on background threads.
 
-    Beside so many threads that compute; `path` is the checkpoint, which has the tokenizer.
+    `path` is the checkpoint, which has the tokenizer. `threads` is the number of threads that
+    compute steps.
     """
 
     def __init__(self, path: str, threads: int) -> None: ...
     def start(self, grammar: bytes, ends: list[int], output: list[int]) -> SequenceMasks:
-        """A sequence with an encoded grammar whose output is known already, and the tokens that may
-        end it. ValueError where the bytes are no grammar.
+        """Start the masks of a sequence. `grammar` is encoded, `ends` are the tokens that may end
+        the output, `output` is the output so far. Raises ValueError if the bytes are no grammar.
         """
 
     def take_cost(self) -> tuple[int, float, float]:
-        """Masks since the last call: their number, seconds to compute them, and of waiting."""
+        """Masks since the last call: their number, the seconds spent on computing them, and those
+        spent on waiting for them.
+        """
 
 class SequenceMasks:
     def accept(self, tokens: list[int]) -> None:
-        """Takes in tokens of the output; the masks are those of the row after."""
+        """Advance the grammar by tokens of the output. Masks are then those for the position after
+        them.
+        """
 
     def expect(self, drafts: list[int]) -> None:
-        """Notes the drafts of the next step."""
+        """Note the draft tokens of the next step, so that their masks are computed."""
 
     def mask(self, drafts: int, timeout: float) -> bytes | int | None:
-        """The mask after so many drafts, a bit for each token from the lowest of the first byte on;
-        None after a draft that the grammar forbids. LATE_MASK after `timeout` seconds, NO_TOKEN
-        where the grammar cannot be followed.
+        """The token mask after the first `drafts` draft tokens: one bit per token, beginning with
+        the lowest bit of the first byte, set if the token is allowed. None after a draft that the
+        grammar forbids; LATE_MASK if the mask is not ready within `timeout` seconds; NO_TOKEN if
+        the grammar failed.
         """
 
 class KvEventPublisher:
-    """Publishes KV events (docs/gateway.md) of one pool and its tiers, on a thread of its own.
+    """Publishes KV events (docs/gateway.md) of one KV pool and its tiers, on a thread of its own.
 
-    ValueError: no endpoint. RuntimeError: it cannot listen there.
+    Raises ValueError for an invalid endpoint, RuntimeError if it cannot listen there.
     """
 
     def __init__(
@@ -245,70 +270,76 @@ class KvEventPublisher:
         hwm: int,
     ) -> None: ...
     def ports(self) -> tuple[int, int | None]:
-        """Ports of events and replay, where the system chose them."""
+        """TCP ports on which events and replay are served, for endpoints whose port the system
+        chose.
+        """
 
     def stored(self, digest: bytes, parent: bytes | None, tokens: array[int], /) -> None:
-        """The block `digest` of `tokens` behind `parent` is in the pool."""
+        """The pool has block `digest` with these `tokens`, which follows block `parent`."""
 
     def removed(self, digest: bytes, /) -> None:
         """The block `digest` has left the pool."""
 
     def tier_stored(self, tier: int, kind: int, key: bytes, digests: Sequence[bytes], /) -> None:
-        """The tier holds the chunk `key` of the blocks `digests`."""
+        """The tier holds chunk `key`, which consists of the blocks `digests`."""
 
     def tier_removed(self, tier: int, key: bytes, /) -> None:
-        """The tier holds the chunk `key` no more, if it did."""
+        """The tier no longer holds chunk `key`. Ignored if it did not."""
 
     def flush(self) -> None:
         """Publish the events since the last call. Never waits."""
 
 class TierIndex:
-    """Slots of the RAM tier by digests of 32 bytes, in the order of their prefix.
+    """Index of the RAM tier: which slot holds which block. Blocks are named by digests of 32 bytes,
+    given in the order of their prefix.
 
-    `quota` is the share of the slots of one salt group, `pin_share` that of pinned blocks. Rules:
-    `auto`, `lru`. Wrong arguments and calls out of turn are ValueError.
+    `quota` is the share of the slots that one salt group may fill, `pin_share` the share that
+    pinned blocks may fill. `rule` (for eviction) is `auto` or `lru`. Raises ValueError for wrong
+    arguments and for calls in a wrong order.
     """
 
     def __init__(
         self, slots: int, quota: float = 1.0, pin_share: float = 0.5, rule: str = "auto"
     ) -> None: ...
     def lookup(self, digests: Sequence[bytes], start: int = 0) -> list[int]:
-        """Slots of the longest stored run from `start` on. Once for each request, with all its
-        digests; the first `start` are those that the caller has elsewhere.
+        """Slots of the longest stored run of blocks from index `start` on. To be called once for
+        each request, with all its digests; the caller has the first `start` blocks elsewhere.
         """
 
     def peek(self, digests: Sequence[bytes]) -> int:
-        """How many leading blocks are stored; not a use."""
+        """Number of leading blocks that are stored. Does not count as a use of them."""
 
     def admit(
         self, digests: Sequence[bytes], parent: bytes | None = None, awaited: bool = False
     ) -> list[int]:
-        """A slot for each block; -1: refused, -2: stored already.
+        """Assign a slot to each block; -1: refused, -2: stored already.
 
-        `parent` is the block before the first, which stays as long as they do. `awaited` blocks
-        pass the admission filter.
+        `parent` is the block before the first, which is not evicted before them. `awaited` blocks
+        skip the admission filter.
         """
 
     def commit(self, digests: Sequence[bytes]) -> None: ...
     def abandon(self, digests: Sequence[bytes]) -> None: ...
     def take_left(self) -> list[bytes]:
-        """Blocks that were stored and are not any more, since the last `admit` began or the last
-        call.
+        """Digests of blocks that were evicted since the last `admit` began, or since the
+        last call.
         """
 
     def hold(self, slots: Sequence[int]) -> None: ...
     def release(self, slots: Sequence[int]) -> None: ...
     def pin(self, digests: Sequence[bytes]) -> int:
-        """Pins all blocks of a prefix, now or once they are stored; how many are."""
+        """Pin all blocks of a prefix, now or once they are stored; returns the number that are
+        stored.
+        """
 
     def unpin(self, digests: Sequence[bytes]) -> None: ...
     def remove(self, digests: Sequence[bytes]) -> int: ...
     def clear(self, group: bytes | None = None) -> int: ...
     def stats(self) -> dict[str, int]:
-        """`used`, `pinned`, `evictions`, `refused`, and whether it is `gated`."""
+        """Counters `used`, `pinned`, `evictions`, `refused`, and whether admission is `gated`."""
 
     def check(self) -> None:
-        """AssertionError when the index contradicts itself. For tests."""
+        """Raises AssertionError if the index is inconsistent. For tests."""
 
 class LoadRun:
     def __init__(self, target: str) -> None: ...
@@ -324,90 +355,107 @@ WIRE_VERSION: int
 F = TypeVar("F")
 
 class FrameReader(Generic[F]):
-    """Cuts received bytes into frames: those of the front door, or of the engine."""
+    """Cuts received bytes into frames, those of the API server or those of the engine."""
 
     @overload
     def __new__(cls, *, of_engine: Literal[False] = False) -> FrameReader[FrontFrame]: ...
     @overload
     def __new__(cls, *, of_engine: Literal[True]) -> FrameReader[EngineFrame]: ...
     def feed(self, data: bytes | memoryview, /, arrived: float = 0.0) -> list[F]:
-        """The frames that `data` completes; a request has `arrived`. CodecError for bytes that are
-        not a frame: the connection is then unusable.
+        """The frames that `data` completes. `arrived` becomes the arrival time of requests. Raises
+        CodecError for bytes that are no frame; the connection is then unusable.
         """
 
 def run_template(job: str, /) -> str:
-    """Result of a `crates/base/tokenizer` job, as JSON. ValueError if `job` is invalid."""
+    """Result of a `crates/base/tokenizer` job, as JSON. Raises ValueError if `job` is invalid."""
 
 def try_grammar(job: str, /) -> str:
-    """Result of compiling a `crates/base/structured-output` job. ValueError if `job` is invalid."""
+    """Result of compiling a `crates/base/structured-output` job. Raises ValueError if `job` is
+    invalid.
+    """
 
 def encode_frame(frame: EngineFrame | FrontFrame, /) -> bytes:
-    """Bytes of a frame, its length in front. CodecError for values that the wire does not allow."""
+    """Encode a frame, with its length in front. Raises CodecError for values that the wire format
+    does not allow.
+    """
 
 def encode_plan(plan: StepPlan, /) -> bytes:
-    """CodecError for columns that do not fit each other."""
+    """Encode a plan. Raises CodecError for columns that do not fit each other."""
 
 def decode_plan(data: bytes, /) -> StepPlan:
-    """CodecError unless `data` is one plan, whole and with nothing after it."""
+    """Decode a plan. Raises CodecError unless `data` is exactly one plan."""
 
 def encode_result(result: StepResult, /) -> bytes: ...
 def decode_result(data: bytes, /) -> StepResult:
-    """CodecError unless `data` is one result, whole and with nothing after it."""
+    """Decode a result. Raises CodecError unless `data` is exactly one result."""
 
 def plan_bytes(sequences: int, tokens: int, groups: int, added: int, length: int, /) -> int:
-    """Bytes of the largest plan."""
+    """Size in bytes of the largest encoded plan (see `penstock.core.codec`)."""
 
 def trimmed_vector(vector: bytes, dimensions: int | None, normalize: bool, /) -> bytes:
-    """The first `dimensions` numbers of a vector (f32, little-endian), scaled to length 1 with
+    """The first `dimensions` numbers of a vector (f32, little-endian), scaled to unit length if
     `normalize`.
     """
 
 def cosine(a: bytes, b: bytes, /) -> float:
-    """The cosine of the angle between two vectors."""
+    """The cosine of the angle between two vectors (f32, little-endian)."""
 
 def shortened_ids(
     ids: Sequence[int], bare: Sequence[int], most: int, keep_last: bool, /
 ) -> list[int]:
-    """At most `most` of `ids`, which are those of a text, `bare`, and special tokens around it."""
+    """At most `most` of the token ids `ids`, which are those of a text (`bare`) with special tokens
+    around it. The special tokens are kept. `keep_last`: keep the end of the text, not its
+    beginning.
+    """
 
 def result_bytes(sequences: int, tokens: int, alternatives: int, vector: int, /) -> int:
-    """Bytes of the largest result."""
+    """Size in bytes of the largest encoded result (see `penstock.core.codec`)."""
 
 def encode_transfer(transfer: Transfer, after: int, /) -> bytes:
-    """Bytes of a transfer that ranks start after so many plans."""
+    """Encode a transfer that ranks may start once they have computed `after` plans."""
 
 def decode_transfer(data: bytes, /) -> tuple[Transfer, int]:
-    """The transfer and the plans before it; CodecError unless it is one and nothing else."""
+    """Decode a transfer; returns it and its `after`. Raises CodecError unless `data` is exactly one
+    transfer.
+    """
 
 def encode_transfer_results(results: Iterable[TransferResult], capacity: int, /) -> list[bytes]:
-    """Messages of results, each of at most `capacity` bytes or of one result."""
+    """Encode results of transfers as messages of at most `capacity` bytes, or of a single
+    result.
+    """
 
 def decode_transfer_results(data: bytes, /) -> list[TransferResult]:
-    """The results of one message."""
+    """Decode the results of one message."""
 
 def transfer_bytes(blocks: int, /) -> int:
-    """Bytes of the largest transfer over a pool of so many blocks."""
+    """Size in bytes of the largest encoded transfer of at most `blocks` blocks."""
 
 def encode_sampling(**fields: object) -> bytes:
-    """Sampling parameters as opaque bytes, those of `SamplingParams` in `crates/base/wire`; greedy
-    where nothing is given. CodecError names a value out of range.
+    """Encode sampling parameters, which are the fields of `SamplingParams` in `crates/base/wire`.
+    Without any, sampling is greedy. Raises CodecError, which names a value out of range.
     """
 
 def decode_sampling(data: bytes, /) -> dict[str, object]:
-    """All fields."""
+    """Decode sampling parameters; returns all fields by name."""
 
 def needs_history(data: bytes, /) -> bool:
-    """Whether the sampler needs the tokens of a sequence with these encoded parameters."""
+    """Whether the sampler needs a sequence's tokens so far, given its encoded sampling
+    parameters.
+    """
 
 class PromptBudget:
-    """Learns the cost of steps; bounds the prompt tokens beside decodes (`crates/base/pacing`)."""
+    """Learns how long steps take, and limits the prompt tokens of steps that also decode
+    (`crates/base/pacing`).
+    """
 
     def observe(self, decodes: int, prompts: int, seconds: float) -> None:
-        """A step of `decodes` and `prompts` tokens took `seconds`; 0 where nothing is measured."""
+        """Record that a step of `decodes` decode tokens and `prompts` prompt tokens took `seconds`;
+        0 if the time was not measured.
+        """
 
     def tokens(self, decodes: int, most: int) -> int:
-        """Prompt tokens of a step with `decodes`, at most `most`; 0 where the step measures the
-        decodes alone.
+        """Number of prompt tokens, at most `most`, for a step with `decodes` decode tokens; 0 if
+        the step is to measure the decodes alone.
         """
 
 def hash_chain(identity: bytes, parent: bytes | None, tokens: array[int], /) -> list[bytes]: ...
