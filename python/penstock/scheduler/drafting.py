@@ -12,10 +12,12 @@ from penstock.scheduler.planning import Work
 
 class Drafter(Protocol):
     active: bool
-    """Whether it may propose drafts. They follow known tokens, so nothing is planned ahead."""
+    """Whether it may propose drafts. If so, no step is planned before the previous step's result,
+    because drafts need the tokens that this result brings.
+    """
 
     def propose(self, tokens: array[int], most: int) -> Sequence[int]:
-        """At most `most` draft tokens to follow `tokens`."""
+        """Guess at most `most` tokens that will follow `tokens`."""
 
 
 class NoDrafts:
@@ -26,7 +28,9 @@ class NoDrafts:
 
 
 def append_drafts(work: Work, budget: int, drafter: Drafter, kv: KvCache) -> None:
-    """Append drafts to decodes, within the rest of the token budget and without preemption."""
+    """Append draft tokens to the decodes in `work`: at most `budget` tokens in total, and only as
+    many as get KV blocks without preemption.
+    """
     for at, (seq, length) in enumerate(work):
         if length != 1 or seq.remaining() != 1:
             continue

@@ -1,4 +1,4 @@
-"""Byte budget for the grammars in a plan, one for each sequence it registers."""
+"""Byte budget for the grammars that one plan carries. Equal grammars count once."""
 
 from __future__ import annotations
 

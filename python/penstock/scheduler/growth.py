@@ -20,11 +20,12 @@ class Growth:
         self._prefixes = prefixes
 
     def grow(self, seq: Sequence, tokens: int) -> bool:
-        """Allocate blocks for `tokens` tokens, preempting sequences from the last in order. Returns
-        False if the sequence has to wait or has ended.
+        """Allocate blocks for the first `tokens` tokens of a sequence. If a pool is full, preempt
+        sequences that come later in scheduling order, the last one first. Returns False if no
+        blocks are available in this step, or if the sequence was ended because it can never fit.
 
-        A waiting sequence keeps its blocks until an earlier one needs them. While blocks of
-        preempted sequences are being offloaded, nothing more is preempted.
+        Without new blocks, the sequence keeps those that it has until an earlier sequence needs
+        them. While blocks of preempted sequences are being offloaded, nothing more is preempted.
         """
         while not self._kv.grow(seq.table, tokens):
             if self._prefixes.offloading:
@@ -44,8 +45,10 @@ class Growth:
         return True
 
     def reserve_chunks(self, budget: int) -> None:
-        """Allocate blocks for the next prefill chunks in groups with a window, in order. This
-        happens first because a later sequence cannot be preempted once it is in the step.
+        """Allocate blocks for the running sequences' next prefill chunks, in scheduling order and
+        within `budget` tokens. Needed if a KV group has a window: there, admission allocates blocks
+        for one step only. This happens before any sequence joins the step, because a sequence in
+        the step cannot be preempted.
         """
         for seq in self._roster.running:
             if seq.in_flight or seq.slot < 0 or seq.remaining() == 1:

@@ -20,7 +20,8 @@ class Intake:
         prompt_len = len(request.prompt) - request.resumed
         stops = frozenset(params.stop_token_ids)
         pooling = limits.pooling if request.pool else Pooling.NONE
-        # Compute every position: a mean needs all rows, and cached positions have no logits.
+        # Prompt logprobs and mean pooling need the output of every position, and positions from
+        # the prefix cache have none. Such a sequence does not read the cache.
         whole = params.prompt_logprobs >= 0 or pooling is Pooling.MEAN
         return Sequence(
             request=request,
@@ -52,7 +53,9 @@ class Intake:
         return self.too_large(longest)
 
     def too_large(self, tokens: int) -> str:
-        """Error text if a pool can never hold `tokens` tokens of one sequence; empty if all can."""
+        """Error text if even an empty KV pool cannot hold `tokens` tokens of one sequence, else an
+        empty string.
+        """
         shortage = self._kv.shortage(tokens)
         if shortage is None:
             return ""

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from penstock.core import InvalidValueError, Pooling
 
 AHEAD_SECONDS = 0.01
-"""Default of `ahead_seconds`: on CPUs, the gap between steps is under 1% of such a step."""
+"""Default of `Limits.ahead_seconds`: on CPUs, the pause of the device between two steps is less
+than 1% of a step this long.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits for the scheduler. `max_queue` bounds the requests that wait for a slot.
+    """Limits for the scheduler. `max_queue` is the maximum number of requests that wait for a slot.
 
     With one pipeline stage, a decode step may be planned ahead of the previous step's result. With
     `stages` > 1, up to `stages` plans are in flight, decoding sequences are spread over them, and
@@ -30,18 +32,19 @@ class Limits:
     by_priority: bool = False
     """Schedule by ascending priority value, then by arrival."""
     pooling: Pooling = Pooling.LAST
-    """Pooling applied to pooled requests."""
+    """Which hidden states make the vector of a pooled request, for example the last token's."""
     max_wait: float = math.inf
-    """Maximum queue time of a request that `expires`, in seconds."""
+    """Seconds after which a request with `expires` that was not admitted is rejected."""
     arrivals: bool = True
     """Whether requests can arrive during the run. False for an offline batch, where every decode
     step is planned ahead.
     """
     ahead_seconds: float = AHEAD_SECONDS
-    """Step time in seconds from which no plan is made ahead, if requests can arrive. Planning ahead
-    makes a new request wait for one more step; not planning ahead adds the host's gap to every step
-    of an answer. GPUs use infinity: their gap is a few percent of a step, so answers of more than
-    about 50 tokens finish earlier.
+    """If requests can arrive and the last step took at least this many seconds, the next step is
+    not planned ahead. Planning ahead makes a new request wait for one more step. Not planning ahead
+    leaves the device idle between steps, while the host plans. GPUs use infinity: there the idle
+    time is a few percent of a step, so with planning ahead, answers of more than about 50 tokens
+    finish earlier.
     """
 
     def __post_init__(self) -> None:

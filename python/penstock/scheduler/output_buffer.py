@@ -1,4 +1,6 @@
-"""Output rows for clients, collected during a step."""
+"""Collects the output rows of a step for the server: a row has one request's new tokens, its
+vector, or its end.
+"""
 
 from __future__ import annotations
 
@@ -73,6 +75,6 @@ class OutputBuffer:
             seq.prompt_logprobs = -1
 
     def _queue_us(self, seq: Sequence) -> int:
-        """Queue time in microseconds: from arrival to admission, or until now if not admitted."""
+        """Microseconds from the request's arrival to its first admission, or to now before that."""
         left = seq.first_schedule if seq.first_schedule >= 0 else self._clock()
         return min(max(int((left - seq.request.arrived) * 1e6), 0), U32_MAX)

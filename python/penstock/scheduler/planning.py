@@ -1,4 +1,4 @@
-"""Builds a plan's columns from the chosen sequences."""
+"""Builds a step plan, which is a set of integer columns, from the chosen sequences."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Work = list[tuple[Sequence, int]]
 
 
 def build_plan(step: int, work: Work, block_size: int) -> StepPlan:
-    """Build the plan and mark its tokens as scheduled."""
+    """Build the plan and advance each sequence's `scheduled` and `sampling` counters."""
     plan = StepPlan(step)
     tokens, drafted, scored = plan.tokens, False, False
     for seq, length in work:
@@ -47,7 +47,9 @@ def build_plan(step: int, work: Work, block_size: int) -> StepPlan:
 
 
 def _register(plan: StepPlan, seq: Sequence) -> None:
-    """Add a registration. Sequences with the same grammar share one copy of it."""
+    """Add the sequence's registration (slot, sampling parameters, grammar, adapter) to the plan.
+    Sequences with the same grammar share one copy of its text.
+    """
     number, grammar = 0, seq.request.grammar
     if grammar:
         if grammar not in plan.grammars:
@@ -58,7 +60,7 @@ def _register(plan: StepPlan, seq: Sequence) -> None:
 
 
 def _add_blocks(plan: StepPlan, seq: Sequence, entries: int) -> None:
-    """Add the block table entries gained since the sequence's last plan."""
+    """Add the block table entries that the sequence gained since its last plan, up to `entries`."""
     table = seq.table
     kept = table.sent
     for blocks in table.groups:

@@ -1,4 +1,6 @@
-"""Prefix sharing: cache hits, claims on blocks that are being computed, loads from tiers."""
+"""Reuse of KV blocks between prompts with equal beginnings: hits in the prefix cache, claims on
+blocks that are being computed, loads from tiers (RAM, disk, Redis, object store).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from penstock.scheduler.sequence import Sequence
 
 
 class Prefixes:
-    """Prefix cache and tiers as seen by the scheduler.
+    """The scheduler's interface to the prefix cache and the tiers.
 
     A running sequence claims the blocks that it will compute; another sequence that needs one of
     them waits. A block's digest is published only when the step that filled it has been applied.
@@ -27,8 +29,9 @@ class Prefixes:
         self._claimed: dict[bytes, Sequence] = {}
 
     def find(self, seq: Sequence) -> int | None:
-        """Number of cached blocks to start from. None while a running sequence computes the next
-        shareable block, or while a tier lookup is pending.
+        """Number of leading blocks that the prefix cache has for a waiting sequence. None while the
+        sequence has to wait: a running sequence computes the next block that both can share, or a
+        tier lookup is pending.
 
         The last known token is always computed, because its logits are needed.
         """
@@ -47,7 +50,9 @@ class Prefixes:
         return self.tiers.lookup(seq.load, seq.digests, hits)
 
     def admitted(self, seq: Sequence, hits: int) -> None:
-        """Claim the blocks that the sequence will compute, and start its load."""
+        """Start an admitted sequence after its first `hits` blocks, which are cached. Claim the
+        blocks that it will compute, and start its load from the tiers.
+        """
         size = self._kv.block_size
         seq.rewind(hits * size)
         if seq.first_schedule < 0:
@@ -67,7 +72,9 @@ class Prefixes:
             self.hit_tokens += seq.computed
 
     def publish(self, seq: Sequence) -> None:
-        """Publish the digests of the blocks that `computed` has filled."""
+        """Publish the digests of the sequence's blocks that are now fully computed, so that other
+        sequences can share them.
+        """
         if self._kv.hasher is None:
             return
         size, first = self._kv.block_size, seq.published
@@ -86,13 +93,15 @@ class Prefixes:
         seq.publish_at = (full + 1) * size
 
     def unclaim(self, seq: Sequence) -> None:
-        """Release the sequence's claims so that others compute those blocks."""
+        """Release the sequence's claims, so that other sequences may compute these blocks."""
         for digest in seq.digests[seq.published :]:
             if self._claimed.get(digest) is seq:
                 del self._claimed[digest]
 
     def left(self, seq: Sequence, preempted: bool = False) -> None:
-        """Release the claims and the load of a sequence; offload its blocks if it was preempted."""
+        """Release the claims and the load of a sequence that ends or loses its slot. The published
+        blocks of a preempted one are offloaded to the RAM tier.
+        """
         published = seq.published if seq.slot >= 0 else 0
         if seq.slot >= 0:
             self.unclaim(seq)
@@ -101,7 +110,9 @@ class Prefixes:
         seq.load = PrefixLoad(barred=seq.load.lost)
 
     def _held(self, seq: Sequence, first: int, end: int) -> list[array[int]]:
-        """Blocks of every group up to `end`, from the first entry >= `first` in all groups."""
+        """The sequence's block numbers in each KV group, from table entry `first` to `end`. They
+        start later if a group has already released its first entries behind its window.
+        """
         first = min(max(first, *seq.table.behind), end)
         return [blocks[first:end] for blocks in seq.table.groups]
 
@@ -109,11 +120,13 @@ class Prefixes:
 
     @property
     def offloading(self) -> bool:
-        """Whether offloads in flight will free blocks."""
+        """Whether blocks of preempted sequences are being copied to a tier and become free then."""
         return self.tiers.offloading
 
     def computable(self, seq: Sequence) -> int:
-        """Number of tokens that may be scheduled, which ends before an awaited load segment."""
+        """Number of tokens that the sequence may compute now: its remaining tokens, but only those
+        before the load segment that it waits for.
+        """
         return seq.load.limit(seq.scheduled + seq.remaining()) - seq.scheduled
 
     def scheduling(self, seq: Sequence, end: int) -> None:
@@ -121,7 +134,7 @@ class Prefixes:
         self.tiers.limit(seq.load, end)
 
     def advance(self, seq: Sequence) -> None:
-        """Skip tokens that were loaded. Nothing of the sequence may be in flight."""
+        """Advance the sequence past tokens whose KV was loaded. No plan in flight may hold it."""
         before = seq.computed
         computed = seq.load.advance(before, len(seq.tokens))
         if computed == before:
@@ -135,7 +148,7 @@ class Prefixes:
             self.publish(seq)
 
     def claimants(self) -> list[Sequence]:
-        """Sequences that hold claims, for the audit."""
+        """Sequences that hold claims, for the audit in `SequenceTable.check`."""
         return list(self._claimed.values())
 
     def _add_digests(self, seq: Sequence) -> None:

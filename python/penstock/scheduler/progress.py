@@ -1,4 +1,4 @@
-"""Applies results: advances sequences, publishes blocks, adds rows for the clients."""
+"""Applies step results: advances sequences, publishes KV blocks, adds output rows for clients."""
 
 from __future__ import annotations
 
@@ -75,10 +75,12 @@ class Progress:
         self._roster.sweep()
 
     def _drawn(self, seq: Sequence, sampled: array[int]) -> int:
-        """Append the sampled tokens. Returns the number of planned tokens to discard."""
+        """Append the sampled tokens. Returns how many of the row's planned tokens do not count as
+        computed: rejected drafts, or the whole row if its grammar mask was late.
+        """
         seq.sampling -= 1
         if sampled[0] == LATE_MASK:
-            # Release the claims: the mask may take long, and other sequences need not wait for it.
+            # The mask may take long. Without the claims, other sequences need not wait for it.
             self._prefixes.unclaim(seq)
             return seq.not_drawn(self._clock())
         seq.retries = 0
@@ -86,14 +88,16 @@ class Progress:
         return self._reject(seq, len(sampled)) if seq.drafts else 0
 
     def _reject(self, seq: Sequence, count: int) -> int:
-        """Discard the drafts beyond the `count` sampled tokens; returns their number."""
+        """Unschedule the rejected drafts and return their number. Of `count` sampled tokens, all
+        but the last are accepted drafts.
+        """
         rejected = len(seq.drafts) + 1 - count
         seq.scheduled -= rejected
         seq.drafts = ()
         return rejected
 
     def _pooled(self, seq: Sequence, vector: bytes) -> None:
-        """Emit the vector, which ends the sequence."""
+        """Emit the vector of a pooled sequence and end it. Empty means non-finite numbers."""
         if vector:
             self._outbox.vector(seq, vector)
             self._roster.remove(seq)

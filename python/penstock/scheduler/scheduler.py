@@ -1,11 +1,12 @@
-"""The scheduler: token budget, chunked prefill, preemption by recomputation, shared prefixes.
+"""The scheduler's interface. It plans steps with a token budget, chunked prefill, preemption by
+recomputation and shared prefixes.
 
     add, cancel        at any time
     schedule()         -> StepPlan or None; several plans can be in flight
     apply(plan, result), fail(plan, message)
-    take_outputs()     -> rows for the clients since the last call
+    take_outputs()     -> output rows for the clients since the last call
 
-Every added request gets exactly one row whose finish reason is not NONE, and no row after it.
+Every added request gets exactly one output row whose finish reason is not NONE. It is the last one.
 """
 
 from __future__ import annotations
@@ -75,9 +76,9 @@ class Scheduler:
     # Requests -------------------------------------------------------------------------------------
 
     def add(self, request: Request, *, cancelled: bool = False) -> None:
-        """Queue a request, or finish it at once: UNFIT if it can never run, REJECTED if more than
-        `max_queue` requests would wait with all slots taken, CANCELLED if `cancelled`. Ids of live
-        requests must be distinct.
+        """Queue a request, or finish it at once: CANCELLED if `cancelled`, UNFIT if it can never
+        run, REJECTED if `max_queue` requests already wait beyond those that fill all slots. Ids of
+        unfinished requests must be distinct.
         """
         seq, queued = self._intake.sequence(request), len(self._roster) - self.limits.max_num_seqs
         self._roster.wait(seq)
@@ -103,8 +104,8 @@ class Scheduler:
     # Steps ----------------------------------------------------------------------------------------
 
     def schedule(self) -> StepPlan | None:
-        """Plan the next step. None if there is nothing to compute, or if results in flight are
-        needed first.
+        """Plan the next step. None if there is nothing to compute, or if it depends on the result
+        of a plan in flight.
         """
         if self.tiers.busy:
             self._advance_loaded()
@@ -123,17 +124,18 @@ class Scheduler:
         return build_plan(self._step, work, self._kv.block_size)
 
     def pause(self) -> StepPlan:
-        """A plan without sequences. Its result is not applied; nothing else may be in flight."""
+        """A plan without sequences. No other plan may be in flight. Do not `apply` its result."""
         self._step += 1
         return StepPlan(self._step)
 
     def _keeps_waiting(self) -> bool:
-        """Whether a plan made ahead would delay a newly arriving request too long."""
+        """Whether the last step was so long that planning ahead would delay new requests much."""
         return self.limits.arrivals and self._step_seconds >= self.limits.ahead_seconds
 
     def _expire(self) -> None:
-        """Reject requests that exceed the maximum queue time. Exempt are requests that were
-        admitted before, and all requests while only the prompts ahead of them hold them up.
+        """Reject requests that exceed the maximum queue time. A request that was admitted before
+        is exempt. If no slots or blocks are lacking, only earlier prompts delay the waiting
+        requests, and none is rejected.
         """
         if not self._selection.blocked:
             return
@@ -155,7 +157,7 @@ class Scheduler:
         self._roster.sweep()
 
     def apply(self, plan: StepPlan, result: StepResult) -> None:
-        """Advance the sequences of a plan by its result. Plans are applied in order."""
+        """Advance the sequences of a plan by its result. Apply plans in order of their steps."""
         work, self._step_seconds = self._in_flight.pop(plan.step), result.seconds
         prompts = [length for seq, length in work if length > 1 + len(seq.drafts)]
         self._prompts.observe(len(work) - len(prompts), sum(prompts), result.seconds)
@@ -209,5 +211,7 @@ class Scheduler:
         )
 
     def check(self) -> None:
-        """Audit blocks, slots and claims; raises PoolCorruptError. O(blocks), so not every step."""
+        """Audit blocks, slots and claims; PoolCorruptError if they are inconsistent. The time grows
+        with the number of blocks, so do not call it in every step.
+        """
         self._roster.check()

@@ -1,4 +1,6 @@
-"""Selects a step's sequences: decodes, prefill chunks, admissions, drafts."""
+"""Selects the sequences of a step and the number of tokens of each: decodes, prefill chunks, newly
+admitted sequences, drafts.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,15 @@ from penstock.scheduler.sequence import Sequence
 from penstock.scheduler.sequence_table import SequenceTable
 
 LONGEST_HANG = 30.0
-"""Seconds for which a sequence that cannot be admitted waits for blocks held by a stalled tier."""
+"""Seconds a tier may stall while it holds blocks that a sequence needs. If nothing else runs then,
+the sequence ends with an error.
+"""
 HANGS = "a KV tier does not answer and holds the blocks that this request needs"
 
 
 class Selection:
-    """Sequence selection. A chosen sequence is in flight at once, so that no other one takes its
-    blocks.
+    """Sequence selection. A chosen sequence counts as in flight at once, so that no other one
+    preempts it.
 
     The first running sequence may preempt all others, so at least one always advances. Admission
     allocates blocks for all known tokens (in a group with a window, for one step), so only growth
@@ -52,7 +56,7 @@ class Selection:
         self._growth = Growth(intake, roster, kv, prefixes)
         self._grammars = GrammarRoom()
         self.blocked = False
-        """Whether waiting sequences lack slots or blocks, and not only budget."""
+        """Whether waiting sequences lack slots or blocks. False if they lack only token budget."""
 
     def next_step(self) -> Work:
         """One token for each decoding sequence, then prefill chunks, admissions and drafts."""
@@ -74,16 +78,19 @@ class Selection:
         return work
 
     def _prompt_budget(self, decodes: Work, budget: int) -> int:
-        """Prompt tokens in the step; not paced in an offline batch, which has no ITL to protect."""
+        """Maximum prompt tokens in a step with `decodes`, so that the step does not delay them too
+        much. An offline batch has no such limit, because no client waits for single tokens.
+        """
         if not decodes or not self._limits.arrivals:
             return budget
         return self._prompts.tokens(len(decodes), budget)
 
     def decode_ahead(self) -> Work:
-        """One token for each sequence that the plan in flight leaves decoding.
+        """Work for a step planned ahead: one token for each sequence that still decodes after the
+        plan in flight.
 
-        Empty if the next step could do more once results are in: continue a prompt, admit a
-        sequence, verify drafts, sample after a late mask, or preempt.
+        Empty if the next step could do more once this plan's result has come: continue a prompt,
+        admit a sequence, verify drafts, sample after a late mask, or preempt.
         """
         roster = self._roster
         if self._drafter.active or (roster.waiting and roster.slots):
@@ -101,7 +108,7 @@ class Selection:
                 return []
             else:
                 work.append((seq, 1))
-        # If a pool is full midway, the blocks taken so far serve the next step.
+        # If a pool fills up midway, the blocks allocated so far are used by the next step.
         if not all(self._has_room(seq) for seq, _ in work):
             return []
         for seq, _ in work:
@@ -128,11 +135,13 @@ class Selection:
                     break
 
     def _late(self, seq: Sequence) -> bool:
-        """Whether the sequence still waits for its late mask."""
+        """Whether the sequence has a late grammar mask and its next retry is not due yet."""
         return bool(seq.retries) and self._clock() < seq.retry_at
 
     def _share(self) -> int:
-        """Number of decodes in one plan, to balance the plans of all stages."""
+        """Maximum decodes in one plan: with several pipeline stages, an equal share for each of
+        the plans in flight.
+        """
         running, stages = self._roster.running, self._limits.stages
         if stages == 1:
             return len(running)
@@ -149,7 +158,9 @@ class Selection:
         return budget
 
     def _chunk(self, work: Work, seq: Sequence, budget: int) -> int:
-        """Schedule a prefill chunk within budget, blocks and loads; returns its length."""
+        """Schedule the next prefill chunk of a sequence and return its length in tokens. The token
+        budget, the allocated blocks and the loads in flight limit it; 0 if there is no room.
+        """
         room = seq.table.capacity - seq.scheduled
         length = min(self._prefixes.computable(seq), room, budget)
         if length <= 0 or not (seq.registered or self._grammars.takes(seq)):
@@ -160,8 +171,9 @@ class Selection:
         return length
 
     def _admit(self, work: Work, budget: int) -> int:
-        """Admit waiting sequences in order. Later ones may overtake a sequence that waits for a
-        shared prefix or for blocks held by a stalled load.
+        """Admit waiting sequences in scheduling order; returns the token budget that is left.
+        Later ones may overtake a sequence that waits for a shared prefix, or for blocks held by a
+        stalled load.
 
         One block for each running sequence stays free, so that growth does not preempt the new
         sequence at once.

@@ -1,4 +1,4 @@
-"""State of one sequence in the scheduler."""
+"""State of one sequence (a prompt and its sampled tokens) in the scheduler."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from penstock.kv.tiers import PrefixLoad
 
 NO_SLOT = -1
 FIRST_RETRY, LAST_RETRY = 0.005, 0.05
-"""Delays in seconds before a row with a late mask is retried, doubled from the first to the last.
-Each retry delays the other rows of its step by up to the backend's wait for a mask.
+"""First and longest delay in seconds before sampling is retried for a sequence whose grammar mask
+was late. The delay doubles with each retry. A retry can delay the other sequences of its step,
+because the backend waits for the mask for a limited time.
 """
 
 
@@ -27,58 +28,62 @@ class Sequence:
 
     request: Request
     order: tuple[int, int]
-    """Sort key: priority (0 if priorities are off), then arrival number."""
+    """Scheduling order, lowest first: priority (0 if priorities are off), then arrival number."""
     prompt_len: int
     length_limit: int
-    """Number of known tokens at which the sequence ends with LENGTH."""
+    """Number of `tokens`, prompt included, at which the sequence ends with LENGTH."""
     min_length: int
-    """Number of known tokens below which stop tokens do not end the sequence."""
+    """Stop tokens end the sequence only once `tokens`, prompt included, exceed this number."""
     stops: frozenset[int]
     reads_cache: bool
     prompt_logprobs: int
-    """Alternatives for each prompt token; -1 if not requested or already delivered."""
+    """Number of alternatives to report for each prompt token; -1 if the prompt's log probabilities
+    were not requested or are already delivered.
+    """
     tokens: array[int]
     """Known tokens: prompt, then output."""
     table: BlockTable
     pooling: Pooling = Pooling.NONE
     """If not NONE, the sequence ends with a vector instead of its first token."""
     computed: int = 0
-    """Tokens whose KV is in the blocks, according to applied results."""
+    """Number of leading tokens whose KV is in the blocks, according to applied results."""
     scheduled: int = 0
-    """`computed`, plus the tokens in plans in flight."""
+    """`computed` plus the number of tokens in plans in flight."""
     sampling: int = 0
-    """Plans in flight that sample a token, or that end a pooled sequence."""
+    """Number of plans in flight that sample a token, or that end a pooled sequence."""
     in_flight: int = 0
-    """Plans in flight that hold the sequence."""
+    """Number of plans in flight that contain the sequence."""
     drafts: tuple[int, ...] = ()
     """Draft tokens in the plan in flight."""
     retries: int = 0
     """Consecutive steps in which no token was sampled because the mask was late."""
     retry_at: float = 0.0
-    """Clock time at which that row is retried."""
+    """Clock time before which sampling is not retried after a late mask."""
     slot: int = NO_SLOT
     digests: list[bytes] = field(default_factory=list)
-    """Digests of the full blocks of `tokens`, computed as needed."""
+    """Digests (prefix cache keys) of the full blocks of `tokens`, computed as needed."""
     published: int = 0
-    """Leading blocks whose digests are published."""
+    """Number of leading blocks whose digests are published."""
     publish_at: int = 0
     """Value of `computed` at which the next block is full."""
     awaits: bytes = b""
-    """Digest of a block that a running sequence computes and this one will share."""
+    """Digest of the block that this waiting sequence waits for a running one to compute."""
     registered: bool = False
     ended: bool = False
-    """Answered. Slot and blocks are released when no plan in flight holds the sequence."""
+    """Whether the last output row was emitted. Slot and blocks are released when no plan in flight
+    contains the sequence.
+    """
     first_schedule: float = -1.0
     cached_tokens: int = 0
     tier_tokens: TierTokens | None = None
-    """The part of `cached_tokens` that came from tiers."""
+    """How many of `cached_tokens` came from which tier; None if none did."""
     first_output: bool = True
     load: PrefixLoad = field(default_factory=PrefixLoad)
-    """Load from the tiers."""
+    """State of the load of this sequence's prefix from the tiers."""
     prompt_rows: list[LogprobRow] = field(default_factory=list)
 
     def remaining(self) -> int:
-        """Tokens that the next plan can compute: 1 in decode, more in prefill."""
+        """Number of tokens left to schedule: 1 in decode, usually more in prefill."""
         return len(self.tokens) + self.sampling - self.scheduled
 
     def limit_in_flight(self) -> bool:
@@ -86,12 +91,14 @@ class Sequence:
         return len(self.tokens) + self.sampling >= self.length_limit
 
     def rewind(self, computed: int) -> None:
-        """Restart from `computed` tokens. Nothing may be in flight."""
+        """Continue after the first `computed` tokens. The sequence must not be in flight."""
         self.computed = self.scheduled = computed
         self.sampling = self.retries = 0
 
     def not_drawn(self, now: float) -> int:
-        """Unschedule the row whose mask was late, and its drafts; returns the number of tokens."""
+        """Unschedule the last token and its drafts, because no token was sampled: the mask was
+        late. Returns the number of unscheduled tokens. `now` is the clock time.
+        """
         back = 1 + len(self.drafts)
         self.drafts = ()
         self.scheduled -= back
@@ -100,7 +107,9 @@ class Sequence:
         return back
 
     def registration(self, grammar: int) -> Registration:
-        """The registration for a plan. `grammar` is the grammar's number in that plan."""
+        """The registration for a plan. `grammar` is the grammar's number in that plan, from 1; 0
+        means no grammar.
+        """
         request = self.request
         return Registration(
             self.slot,

@@ -12,12 +12,13 @@ from penstock.scheduler.sequence import NO_SLOT, Sequence
 
 
 class SequenceTable:
-    """`waiting` and `running` are sorted by `order`; all sequences but the waiting ones have a
-    slot.
+    """All live sequences. `waiting` and `running` are sorted by `Sequence.order`; every sequence
+    that is not waiting has a slot.
 
-    A sequence that ends while plans in flight hold it becomes `leaving`: it is answered at once,
-    and the last of these plans releases its slot and blocks. Transitions leave `running` unchanged
-    until `sweep`, so they are safe while iterating over it.
+    A sequence that ends while plans in flight contain it becomes `leaving`: its client is answered
+    at once, and its slot and blocks are released with the result of the last of these plans.
+    Only `sweep` removes sequences from `running`, so the other methods that end or preempt a
+    sequence are safe in a loop over `running`.
     """
 
     def __init__(self, slots: int, kv: KvCache, prefixes: Prefixes, outbox: OutputBuffer) -> None:
@@ -34,7 +35,7 @@ class SequenceTable:
         self._outbox = outbox
 
     def __len__(self) -> int:
-        """Number of live requests."""
+        """Number of requests that are not answered completely."""
         return len(self._live)
 
     def ids(self) -> list[int]:
@@ -50,7 +51,7 @@ class SequenceTable:
         insort(self.waiting, seq, key=_by_order)
 
     def run(self, seq: Sequence) -> None:
-        """Assign a slot. The caller removes the sequence from `waiting`."""
+        """Give a waiting sequence a slot and make it running. The caller updates `waiting`."""
         seq.slot = self.slots.pop()
         insort(self.running, seq, key=_by_order)
 
@@ -60,19 +61,21 @@ class SequenceTable:
         self.wait_again(seq, preempted=True)
 
     def wait_again(self, seq: Sequence, preempted: bool = False) -> None:
-        """Move back to waiting with all its tokens. Their KV is recomputed, or found in a cache."""
+        """Take slot and blocks from a running sequence and move it back to waiting. It keeps its
+        tokens; their KV is recomputed, or found in a cache.
+        """
         self._vacate(seq, preempted)
         seq.rewind(0)
         seq.prompt_rows.clear()
         insort(self.waiting, seq, key=_by_order)
 
     def finish(self, seq: Sequence, finish: FinishReason, error: str = "") -> None:
-        """End a sequence with a row without tokens."""
+        """End a sequence: emit an output row without tokens, and remove the sequence."""
         self._outbox.end(seq, finish, error)
         self.remove(seq)
 
     def remove(self, seq: Sequence) -> None:
-        """Remove an answered sequence."""
+        """Remove a sequence whose last output row was emitted."""
         del self._live[seq.request.id]
         seq.ended = True
         if seq.slot < 0:
@@ -85,14 +88,16 @@ class SequenceTable:
             self._vacate(seq)
 
     def drop_plan(self, seq: Sequence) -> None:
-        """Unlink one plan from the sequence. The last one releases an ended sequence."""
+        """Note that a plan with the sequence is no longer in flight. If it was the last one and the
+        sequence has ended, release slot and blocks.
+        """
         seq.in_flight -= 1
         if seq.ended and not seq.in_flight:
             self._leaving.remove(seq)
             self._vacate(seq)
 
     def sweep(self) -> None:
-        """Remove sequences from `running` that changed state."""
+        """Remove from `running` the sequences that ended or were preempted."""
         if self._dirty:
             self.running = [seq for seq in self.running if seq.slot >= 0 and not seq.ended]
             self._dirty = False
@@ -106,7 +111,7 @@ class SequenceTable:
         self._dirty = True
 
     def check(self) -> None:
-        """Audit blocks, slots and claims; raises PoolCorruptError."""
+        """Audit blocks, slots and claims; PoolCorruptError if they are inconsistent."""
         seated = [*self.running, *self._leaving]
         self._kv.check((seq.table for seq in seated), self._prefixes.tiers.tables())
         slots = sorted([*self.slots, *(seq.slot for seq in seated)])
