@@ -5,8 +5,8 @@ usage: cuda_stubs.py SITE_DIRECTORY
 For Linux on x86-64, PyPI has torch only with CUDA, whose libraries are another 4 GB. torch's CPU
 device calls none of them, but the dynamic loader needs each library and each symbol. A stub library
 defines the symbols that torch's libraries import; each function returns 1, which is an error code
-in all of CUDA. Libraries that are already installed in the directory, such as the small ones, are
-not replaced. Requires cc and readelf.
+in all of CUDA. Libraries that are already installed in the directory are not replaced. Requires cc
+and readelf.
 """
 
 import re
@@ -18,14 +18,17 @@ from pathlib import Path
 
 CUDA = re.compile(r"lib(cu|nv|nccl)")
 ELSEWHERE = re.compile(r"libcuda\.|libcusolver")
-"""Part of the driver, or loaded on first use only."""
+"""Libraries that need no stub: libcuda is part of the driver, libcusolver is loaded on first use.
+"""
 PREFIXES = {
     "libnccl.": "nccl",
     "libcufile.": "cuFile",
     "libcusparseLt.": "cusparseLt",
     "libnvshmem_host.": "nvshmem",
 }
-"""Function name prefixes of libraries whose symbols have no version."""
+"""Libraries whose symbols have no version: the file name and the prefix of its functions. The
+prefix tells which library defines a symbol.
+"""
 NEEDED = re.compile(r"\(NEEDED\).*\[(lib[^\]]+)\]")
 VERSIONS = re.compile(r"File: (\S+)\s+Cnt: \d+\n((?:\s+0x\w+:\s+Name:.*\n?)+)")
 RELOCATION = re.compile(
@@ -33,7 +36,9 @@ RELOCATION = re.compile(
 )
 
 Symbols = dict[str, set[tuple[str, bool]]]
-"""(name, is a function) by version; "" for symbols without a version."""
+"""Symbols of one library as (name, whether it is a function), by symbol version; the version is ""
+for symbols without one.
+"""
 
 
 def output(*command: str) -> str:

@@ -1,4 +1,4 @@
-"""Hook of mkdocs: redirects links from docs/ to other files of the repository to the forge."""
+"""Hook for mkdocs: links from docs/ to other files of the repository become links to GitHub."""
 
 import posixpath
 import re

@@ -42,7 +42,7 @@ GROUP_SKIPPED = Counts(0, 0, 1)
 
 
 def cargo_counts(log: Path) -> Counts:
-    """Sum over the result lines, one for each test binary."""
+    """Sum of the `test result:` lines in cargo's log; each test binary prints one."""
     if not log.exists():
         return NEVER_RAN
     text = log.read_text(errors="replace")
@@ -55,7 +55,7 @@ def cargo_counts(log: Path) -> Counts:
 
 
 def cargo_skips(log: str) -> list[str]:
-    """Reasons of tests that passed formally but were skipped, one line each."""
+    """The `SKIPPED: reason` lines of tests that cargo counts as passed, one for each test."""
     outputs = (SKIPPED.search(found[1]) for found in CARGO_OUTPUT.finditer(log))
     return [found[0] for found in outputs if found]
 
@@ -103,7 +103,7 @@ def summed(*counts: Counts) -> Counts:
 
 
 def main(cargo_log: Path, reports: list[Path], groups: list[Path]) -> int:
-    """Print both parts and their sum; returns the exit status."""
+    """Print the counts of Rust, of Python and their sum; returns the exit status."""
     ran = [*reports, *(group for group in groups if group.exists())]
     skipped = [GROUP_SKIPPED] * (len(reports) + len(groups) - len(ran))
     rust = cargo_counts(cargo_log)

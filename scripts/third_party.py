@@ -1,9 +1,9 @@
-"""Generates the notices of the crates in the wheels: names, versions, licences, texts.
+"""Prints the notices for the third-party crates in the wheels: names, versions, licences, texts.
 
     python scripts/third_party.py > THIRD-PARTY-NOTICES.md
 
-Run it after a change of Cargo.lock; a test compares its list. Texts come from the crates' sources,
-which cargo downloads if necessary.
+Run it after a change of Cargo.lock: a test compares the list of crates. Licence texts come from the
+crates' sources, which cargo downloads if necessary.
 """
 
 import json
@@ -61,7 +61,7 @@ def rows(linked: list[Package]) -> list[str]:
 
 
 def licence(package: Package) -> str:
-    """The SPDX expression. Old manifests use a slash for OR."""
+    """A crate's licence as an SPDX expression. Old manifests use a slash for OR."""
     return " OR ".join(re.split(r"\s*/\s*", package["license"]))
 
 
