@@ -1,1 +1,3 @@
-"""Measurement and simulation: load, statistics, reports, modelled engines, routing replays."""
+"""Benchmarks and simulation: load generation, statistics, reports, simulated engines, and replays
+of routing decisions.
+"""

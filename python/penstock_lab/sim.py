@@ -1,4 +1,4 @@
-"""`penstock sim`: an engine with modelled timing (docs/simulation.md)."""
+"""`penstock sim`: a simulated engine that answers with modelled timing (docs/simulation.md)."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.front_door is not None:
         return _front_door(parsed)
     if parsed.wire is not None:
-        # Ctrl-C reaches the whole process group, but the front door decides when its engine ends.
+        # Ctrl-C reaches the whole process group, but the API server decides when its engine ends.
         configuration = json.dumps({"engine": engine(parsed)})
         return _run(lambda: _native.sim_wire(parsed.wire, configuration), signal.SIG_IGN)
     configuration = json.dumps(server(parsed))
@@ -104,7 +104,7 @@ class WrongSettingError(InvalidValueError):
 
 
 def server(parsed: argparse.Namespace) -> dict[str, object]:
-    """Configuration of the HTTP side of `crates/lab/sim`."""
+    """Configuration of the simulator's HTTP server, for `crates/lab/sim`."""
     for name, most in [("replicas", 1024), ("threads", 64), ("port", 65535)]:
         value = getattr(parsed, name)
         least = 0 if name == "port" else 1
@@ -125,7 +125,7 @@ def server(parsed: argparse.Namespace) -> dict[str, object]:
 
 
 def engine(parsed: argparse.Namespace) -> dict[str, object]:
-    """The engine's part of the configuration."""
+    """The part of the configuration that describes the simulated engine."""
     return {
         "profile": profile(parsed.profile),
         "tokenizer": str(locate(parsed.tokenizer).path.resolve()) if parsed.tokenizer else None,
@@ -137,7 +137,7 @@ def engine(parsed: argparse.Namespace) -> dict[str, object]:
 
 
 def profile(named: str) -> str | dict[str, object]:
-    """A preset by name, or the content of a file."""
+    """The engine profile `named`: a preset's name, or the content of a JSON file."""
     if named in PRESETS:
         return named
     try:
@@ -154,7 +154,7 @@ def profile(named: str) -> str | dict[str, object]:
 
 
 def engine_argv(parsed: argparse.Namespace, model: Path) -> list[str]:
-    """Command with which a front door starts this engine. Its paths are absolute, because the
+    """Command with which an API server starts this engine. Its paths are absolute, because the
     working directory may differ.
     """
     named = parsed.profile if parsed.profile in PRESETS else str(Path(parsed.profile).resolve())

@@ -1,5 +1,5 @@
 """Benchmark of any OpenAI-compatible server: load, statistics, comparisons, reports.
 
-`crates/lab/loadgen` sends and receives; the logic is here. Commands are modules with
-`add_arguments` and `run`, listed in `main`.
+`crates/lab/loadgen` sends the requests and receives the answers; all other logic is here. Each
+command is a module with `add_arguments` and `run`; `main` lists them.
 """

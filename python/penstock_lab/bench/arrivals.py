@@ -2,8 +2,8 @@
 
 Inter-arrival times follow a gamma distribution of shape `burstiness`: 1 is a Poisson process, less
 is burstier (coefficient of variation 1/sqrt(burstiness)), infinity is even spacing. They are then
-scaled so that the last request is due at count/rate. Runs with different seeds therefore offer the
-same load. A ramp is not scaled.
+scaled so that the last request is due at count/rate, so runs with different seeds offer the same
+load. Times of a ramp are not scaled.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Ramp:
             )
 
     def rates(self, count: int) -> list[float]:
-        """Rate at each of `count` requests."""
+        """Request rate at each of `count` requests, in requests per second."""
         steps = [index / max(count - 1, 1) for index in range(count)]
         if self.strategy == "linear":
             return [self.start + (self.end - self.start) * step for step in steps]
@@ -77,7 +77,7 @@ def _cumulative(rates: Sequence[float], burstiness: float, seed: int) -> list[fl
 
 
 def at_times(requests: Sequence[Request], due: Sequence[float]) -> Sequence[Request]:
-    """`requests` with these due times. Each request is still built lazily."""
+    """`requests` with the due times `due` in seconds. Requests are still built on access."""
     if len(requests) != len(due):
         raise ValueError(f"{len(requests)} requests and {len(due)} due times")
     return LazyRequests(range(len(due)), lambda index: replace(requests[index], due=due[index]))

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from penstock.llm import LLM, RequestOutput
 
 ENGINE_PREFIX = "engine_"
-"""Prefix of the engine's settings in the argparse namespace."""
+"""Prefix of the attributes for engine settings in the argparse namespace."""
 KNOWN = ("temperature", "top_p", "top_k", "logprobs")
-"""Sampling flags that `SamplingParams` supports."""
+"""Sampling flags that the engine's `SamplingParams` supports."""
 EXAMPLES = 10
 GLANCE = 0.2
 """Seconds between progress updates."""
@@ -39,7 +39,7 @@ class Batch:
     """Outcome of a batch. Token counts cover successful requests only."""
 
     seconds: float = 0.0
-    """From the first send to the last end."""
+    """Seconds from the first request sent to the last answer."""
     completed: int = 0
     failed: int = 0
     input_tokens: int = 0
@@ -47,10 +47,10 @@ class Batch:
     examples: Sequence[str] = ()
     """A few distinct failure messages."""
     partial: bool = False
-    """Whether Ctrl-C interrupted it."""
+    """Whether Ctrl-C interrupted the batch."""
 
     def counts(self, total: int) -> dict[str, int]:
-        """Counts in the format of a load generator, with a token as an event."""
+        """Counts in the format of `LoadRun.progress`. Each output token counts as an event."""
         ended = {"completed": self.completed, "failed": self.failed, "events": self.output_tokens}
         return {
             "added": total,
@@ -127,7 +127,7 @@ class OnServer:
 
 
 class InProcess:
-    """Backend on `penstock.LLM`, without HTTP."""
+    """Backend that computes with `penstock.LLM` in this process, without HTTP."""
 
     name = "in process"
     chat = False
@@ -150,7 +150,7 @@ class InProcess:
         self._progress = shown
         options: Mapping[str, Any] = settings
         self._llm: LLM = LLM(parsed.model, **options)
-        # The checkpoint's defaults, overridden by flags. Output lengths are exact.
+        # The checkpoint's defaults, overridden by flags. `ignore_eos` makes output lengths exact.
         given = {name: getattr(parsed, name) for name in KNOWN if getattr(parsed, name) is not None}
         self._sampling = replace(self._llm.get_default_sampling_params(), ignore_eos=True, **given)
 
@@ -223,7 +223,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def open_backend(
     parsed: argparse.Namespace, shown: Progress, defaults: Mapping[str, str | bool] | None = None
 ) -> Backend:
-    """The server given by flags, or the model in this process with settings over `defaults`."""
+    """The server that the flags name. Without an address, an engine in this process, whose settings
+    from flags override `defaults`.
+    """
     settings = {
         name.removeprefix(ENGINE_PREFIX): value
         for name, value in vars(parsed).items()
@@ -240,7 +242,7 @@ def open_backend(
 
 
 class Measured(Protocol):
-    """Interface of the results of both commands."""
+    """Common interface of the results of `bench latency` and `bench offline`."""
 
     @property
     def failed(self) -> int: ...
@@ -257,7 +259,9 @@ def record(
     found: Mapping[str, object],
     **own: object,
 ) -> dict[str, Any]:
-    """Content of a result file: vLLM's keys from `found`, other keys under `penstock`."""
+    """Content of a result file: the keys in `found`, as in vLLM's file, and all others under
+    `penstock`.
+    """
     tags = {
         "format": result.FORMAT,
         "version": __version__,
@@ -276,8 +280,8 @@ def finish(
     lines: Sequence[str],
     kept: Mapping[str, Any] | None,
 ) -> int:
-    """Print the lines and write the file. Returns the exit status: 0; 1 if a request failed; 130
-    after Ctrl-C.
+    """Print `lines`, and write `kept` to the file of --output-json, if any. Returns the exit
+    status: 0; 1 if a request failed; 130 after Ctrl-C.
     """
     for line in lines:
         print(line)

@@ -1,4 +1,4 @@
-"""Summary printed after a run: vLLM's lines in vLLM's format, then lines specific to this tool."""
+"""Summary printed after a run: the lines of `vllm bench serve`, then lines of this tool alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TRACE = {
     "shortened": "Prompts cut to fit the server:",
     "dropped": "Requests too long for the server:",
 }
-"""Notes on a trace that get a line."""
+"""Counts of a trace replay that get a line in the summary, with the text of the line."""
 
 Result = Mapping[str, Any]
 

@@ -1,4 +1,4 @@
-"""A request as the JSON body of OpenAI's completions and chat endpoints."""
+"""Encodes a request as the JSON body for OpenAI's completions or chat endpoint."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ ENDPOINTS = {
     "vllm": "/v1/completions",
     "openai-chat": "/v1/chat/completions",
 }
-"""Backends and their paths. `vllm` is an alias of `openai`."""
+"""Values of --backend, with the HTTP path of each. `vllm` is an alias of `openai`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """Body fields shared by all requests of a run. `extra` overrides them; a request's own fields
-    override `extra`.
+    """Body fields that all requests of a run share. Fields in `extra` override these attributes; a
+    request's own fields override `extra`.
     """
 
     chat: bool
@@ -30,10 +30,12 @@ class Body:
     logprobs: int | None = None
     extra: Mapping[str, object] = field(default_factory=dict)
     request_id_prefix: str | None = None
-    """If set, bodies have a `request_id`: this prefix and the request's number."""
+    """If set, each body has a `request_id`: this prefix and the request's index in the run."""
 
     def encode(self, request: Request, index: int) -> tuple[int, bytes]:
-        """Required number of output tokens (0: any), and the encoded body."""
+        """The encoded body, preceded by the number of output tokens that the answer must have (0:
+        any number).
+        """
         fields = self._fields(request)
         if self.request_id_prefix is not None:
             fields["request_id"] = f"{self.request_id_prefix}{index}"

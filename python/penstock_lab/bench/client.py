@@ -1,4 +1,4 @@
-"""Sends requests through the native load generator. Ctrl-C ends only the load."""
+"""Sends requests through the native load generator. Ctrl-C ends the load, but not the command."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from penstock_lab.bench.request import Load, Outcome, Request
 from penstock_lab.bench.target import Target
 
 BYTES_AHEAD = 64 * 2**20
-"""Maximum bytes of bodies queued in the load generator."""
+"""Bytes of request bodies queued in the load generator from which no more are added."""
 BATCH = 64
-"""Requests added in one call."""
+"""Maximum number of requests added in one call of `Run.add`."""
 GLANCE = 0.2
 """Seconds between progress updates."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -53,7 +53,7 @@ def run_load(
     what: str = "requests",
     open_run: Callable[[str], Run] | None = None,
 ) -> Load:
-    """Send all requests when they are due; returns when all have ended.
+    """Send each request when it is due; returns when all have ended.
 
     `open_run` creates the load generator, by default the native one. SIGINT and SIGTERM end the
     load early: open requests are cut off, and the load is marked as partial. A second signal raises
@@ -82,7 +82,7 @@ def _attend(run: Run, feed: _Feed, signals: _Signals, progress: Progress) -> Non
         counts = run.progress()
         progress.show(counts)
         if not signals.caught:
-            # A request that fails before it is sent leaves the queue, too.
+            # A request that fails before it is sent leaves the load generator's queue, too.
             feed.fill(
                 max(counts["sent"], counts["completed"] + counts["failed"]), lambda: signals.caught
             )
@@ -93,21 +93,21 @@ def _attend(run: Run, feed: _Feed, signals: _Signals, progress: Progress) -> Non
 
 
 class _Feed:
-    """Passes requests on in order, with at most `BYTES_AHEAD` queued."""
+    """Passes requests to the load generator in order, while less than `BYTES_AHEAD` are queued."""
 
     def __init__(self, run: Run, requests: Sequence[Request], body: Body) -> None:
         self._run = run
         self._requests = requests
         self._body = body
         self._ends = array("q", [0])
-        """Total bytes of the first n bodies."""
+        """Item n is the total size of the first n request bodies in bytes."""
         self._inputs = array("q")
         self._outputs = array("q")
         self._closed = False
 
     def fill(self, gone: int, enough: Callable[[], bool]) -> None:
-        """Add requests while there is room. `gone` requests have left the queue. Closes the run
-        after the last request.
+        """Add requests while the queue has room, until `enough()`. `gone` is the number of requests
+        that have left the queue. Closes the run after the last request.
         """
         while not self._closed and self._ends[-1] - self._ends[gone] < BYTES_AHEAD and not enough():
             start = len(self._inputs)
@@ -122,7 +122,7 @@ class _Feed:
                 self._closed = True
 
     def asked(self) -> Iterator[tuple[int, int]]:
-        """Requested input and output tokens of each request passed on."""
+        """Requested (input tokens, output tokens) of each request added to the load generator."""
         return zip(self._inputs, self._outputs, strict=True)
 
     def _encode(self, index: int) -> tuple[float, int, bytes]:
@@ -163,7 +163,7 @@ class _Signals:
 
 
 class _Columns:
-    """The result of `LoadRun.take` as arrays."""
+    """The result of `LoadRun.take`: one array for each property, with an item for each request."""
 
     def __init__(self, taken: Mapping[str, Any]) -> None:
         self.duration: float = taken["duration"]

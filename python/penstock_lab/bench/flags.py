@@ -1,8 +1,8 @@
 """Flags shared by several commands, with the names and defaults of `vllm bench serve` (0.32).
 
-A vLLM flag without meaning here (multimodal data, LoRA, pooling, or plots, which `bench report`
-draws) is rejected, so that a script that relies on it fails at once. Flags that scripts set without
-effect are in `foreign_flags`.
+A vLLM flag that this tool does not support (multimodal data, LoRA, pooling, or plots, which `bench
+report` draws) is rejected, so that a script that relies on it fails at once. Flags that are
+accepted but ignored are in `foreign_flags`.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def metrics(text: str) -> tuple[str, ...]:
 
 
 def goodput(text: str) -> tuple[str, float]:
-    """A `type=` of argparse: METRIC:MILLISECONDS, to seconds."""
+    """A `type=` of argparse: METRIC:MILLISECONDS, as the metric and its limit in seconds."""
     name, _, limit = text.partition(":")
     if name not in GOODPUT or not float(limit or "nan") >= 0:
         raise argparse.ArgumentTypeError(
@@ -155,7 +155,9 @@ def add_target(parser: argparse.ArgumentParser) -> None:
 
 
 def target(parsed: argparse.Namespace) -> Target:
-    """The server given by the flags of `add_target`, once it has answered."""
+    """The server that the flags of `add_target` name. Waits until it is ready, if a flag says so,
+    and asks it for its model.
+    """
     endpoint = parsed.endpoint or ENDPOINTS[parsed.backend]
     if not endpoint.startswith("/") or endpoint.endswith("chat/completions") != (
         parsed.backend == "openai-chat"
@@ -265,7 +267,9 @@ def add_prompts(parser: argparse.ArgumentParser) -> None:
 
 
 def add_sampling(parser: argparse.ArgumentParser) -> None:
-    """Add sampling flags. Unset ones are not sent, so that the server decides, as in vLLM."""
+    """Add sampling flags. A parameter without its flag is not sent, so the server's default
+    applies, as in vLLM's benchmark.
+    """
     group = parser.add_argument_group("sampling")
     for name, kind in SAMPLING.items():
         group.add_argument(f"--{name.replace('_', '-')}", type=kind)

@@ -1,4 +1,4 @@
-"""Flags of other load generators: aliases of flags here, and flags that have no effect."""
+"""Flags of other load generators: aliases of this tool's flags, and flags without effect."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Names = tuple[str, ...]
 
 
 class IgnoredFlag(argparse.Action):
-    """A flag without effect; prints the reason."""
+    """A flag without effect; prints a warning with the reason `why`."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, why: str, **given: Any) -> None:
         super().__init__(option_strings, argparse.SUPPRESS, help=argparse.SUPPRESS, **given)

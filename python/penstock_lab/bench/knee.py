@@ -1,4 +1,4 @@
-"""The knee of a throughput-against-load curve."""
+"""Finds the knee of a throughput-against-load curve: the load beyond which more gains little."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 FEWEST_LOADS = 3
-"""With fewer loads, the position of a bend is undetermined."""
+"""Minimum number of loads for a knee. With fewer, the position of a bend is undetermined."""
 LIFT = 0.1
-"""Minimum height of a knee above the diagonal, as a share of the highest throughput. Less is noise.
+"""Minimum height of a knee above the line from the origin to the last point, as a share of the
+highest throughput. Less is noise.
 """
 BEND = 0.5
 """Beyond a knee, the slope of throughput must be below this share of the slope before it."""

@@ -45,7 +45,9 @@ def run(parsed: argparse.Namespace) -> int:
 
 @dataclass(slots=True)
 class Latencies:
-    """Latencies of fully successful iterations, and the number of other iterations."""
+    """Latencies in seconds of the iterations in which every request succeeded, and the number of
+    failed iterations.
+    """
 
     seconds: list[float] = field(default_factory=list)
     failed: int = 0
@@ -87,7 +89,7 @@ def _note(found: Latencies, done: Batch, *, warm_up: bool) -> None:
 
 
 def _batches(parsed: argparse.Namespace, backend: Backend) -> list[Sequence[Request]]:
-    """Batches of distinct prompts, built before their timing starts."""
+    """The batches of warm-up and measurement. All prompts differ."""
     count = parsed.num_iters_warmup + parsed.num_iters
     options = RandomOptions(parsed.batch_size * count, parsed.input_len, parsed.output_len)
     requests = random_requests(options, backend.maker(), parsed.seed)

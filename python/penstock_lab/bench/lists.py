@@ -1,4 +1,4 @@
-"""Lists of numbers on the command line: `1,2,4`, `1:9:2`, `1..64`, and pairs of lengths."""
+"""Parses lists of numbers on the command line: `1,2,4`, `1:9:2`, `1..64`, and pairs of lengths."""
 
 from __future__ import annotations
 

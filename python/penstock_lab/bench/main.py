@@ -1,4 +1,6 @@
-"""`penstock bench COMMAND`: modules with `add_arguments` and `run`, imported on use."""
+"""`penstock bench COMMAND`. Each command is a module with `add_arguments` and `run`, imported when
+the command is used.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def parsers() -> dict[str, Parser]:
-    """Parser of each command. Imports all command modules."""
+    """Argument parser of each command, by name. Imports all command modules."""
     return {name: _parser(name) for name in COMMANDS}
 
 

@@ -1,7 +1,7 @@
 """One measurement of a workload: prompts, warm-up, load, result.
 
-Sweeps, rounds and comparisons are loops over `measure`. It prints nothing. After Ctrl-C it returns
-a result with `penstock.partial` set, and the loop must end, too.
+Sweeps, rounds and comparisons call `measure` in loops. It prints nothing. After Ctrl-C it returns a
+result with `penstock.partial` set, and the caller must end its loop.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from penstock_lab.bench.workload import (
 )
 
 WARMUP_SEED = 2**31
-"""Added to a run's seed for its warm-up, so that no prompt occurs twice."""
+"""Added to a run's seed for its warm-up, so that the warm-up has other prompts than the run."""
 
 
 def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,8 +73,8 @@ def measure(
     progress: Progress,
     keep_text: bool = False,
 ) -> dict[str, Any]:
-    """One run of the workload, as a result of `result.make` with all arrays; with texts if
-    `keep_text`.
+    """Run the workload once. Returns `result.make`'s dictionary with all arrays, and with the
+    generated texts if `keep_text`.
 
     `seed` replaces --seed. `tags` are added to the `penstock` key and override the values known
     here: command, argv, server, workload, repeat, seed, axis, point. Raises KeyboardInterrupt if
@@ -117,7 +117,7 @@ def _tags(
     }
 
 
-# Cached by identity of the target: discovery and tokenizer checks happen once.
+# Cached for each `Target` object, so that a server's tokenizer is checked only once.
 @lru_cache(maxsize=64)
 def _maker(
     target: Target, tokenizer: str | None, as_ids: bool, vocab_size: int | None

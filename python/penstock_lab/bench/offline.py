@@ -1,4 +1,6 @@
-"""`penstock bench offline`: batch throughput, like `vllm bench throughput`, on any engine."""
+"""`penstock bench offline`: throughput of one batch, like `vllm bench throughput`, on a server or
+an engine in this process.
+"""
 
 from __future__ import annotations
 

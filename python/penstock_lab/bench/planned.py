@@ -1,4 +1,6 @@
-"""`penstock bench plan PLAN`: a plan's load on a server, with predictions beside measurements."""
+"""`penstock bench plan PLAN`: sends the load of a deployment plan (`penstock plan`) to a server,
+and prints predictions beside measurements.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Run the load. Exit status: 0; 1 if a bound of the plan is violated or no request succeeded;
-    130 after Ctrl-C.
+    """Run the load. Exit status: 0; 1 if a latency bound of the plan is violated or no request
+    succeeded; 130 after Ctrl-C.
     """
     plan = read_plan(parsed.plan)
     load = parse_workload(words(plan))
@@ -82,7 +84,7 @@ def _form(key: str, plan: object) -> None:
 
 
 def words(plan: Mapping[str, Any]) -> list[str]:
-    """The workload as arguments of `bench serve` or `bench trace`."""
+    """The plan's workload as arguments of `bench serve` or `bench trace`."""
     load = plan["bench"]
     percentiles = sorted({float(p) for p in ("50", "90", "99", *_percentiles(plan))})
     kept = ["--metric-percentiles", ",".join(f"{p:g}" for p in percentiles)]
@@ -103,7 +105,9 @@ def bounds(plan: Mapping[str, Any]) -> list[Slo]:
 
 
 def lines(plan: Mapping[str, Any], measured: Mapping[str, Any]) -> list[str]:
-    """A table: each prediction with its band, the measurement, and the verdict."""
+    """A table with a row for each prediction: its range, the measurement, and whether a bound of
+    the plan is met.
+    """
     limits = {slo.key: slo for slo in bounds(plan)}
     predicted = plan["predictions"]
     keys = [key for key in predicted if key.endswith("_ms")]

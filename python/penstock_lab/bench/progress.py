@@ -12,7 +12,7 @@ from typing import Protocol, TextIO
 LINE_INTERVAL = 10.0
 """Seconds between lines if there is no terminal."""
 RATE_WINDOW = 3.0
-"""Window of live rates in seconds."""
+"""Live rates are averages over this many seconds."""
 MIN_BAR = 10
 
 Counts = Mapping[str, int]
@@ -42,8 +42,8 @@ class Silent:
 
 
 class Lines:
-    """A line every ten seconds, and one at the end. An event counts as a token, which is accurate
-    for most servers.
+    """A line every ten seconds, and one at the end. Each streamed event counts as one token, which
+    is accurate for most servers.
     """
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:

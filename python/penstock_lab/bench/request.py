@@ -1,4 +1,4 @@
-"""Requests and outcomes: plain data shared by all parts of the benchmark."""
+"""Requests and their outcomes, as plain data for all modules of the benchmark."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Request:
     due: float = 0.0
     """Due time in seconds after the start of the load."""
     extra: Mapping[str, object] = field(default_factory=dict)
-    """Additional body fields of this request."""
+    """Additional fields in the JSON body of this request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +29,22 @@ class Outcome:
     """Outcome of one request. Times are seconds after the start of the load; NaN if absent."""
 
     input_tokens: int
-    """Prompt tokens reported by the server's usage, else as requested."""
+    """Prompt tokens that the server's usage data reports; without it, the requested number."""
     output_tokens: int
-    """Output tokens reported by the server's usage, else the number of events with text."""
+    """Output tokens that the server's usage data reports; without it, the number of events with
+    text.
+    """
     asked: tuple[int, int]
     """Requested input and output tokens."""
     due: float
     sent: float
     connected: float
-    """Time when its connection was established; before `due` for a keep-alive connection."""
+    """When its connection was established. For a reused (keep-alive) connection this may be before
+    `due`.
+    """
     ended: float
     events: array[float]
-    """Arrival times of SSE chunks with a choice, from the first one with part of the output."""
+    """Arrival times of SSE events with a choice, starting with the first one that has output."""
     reported: bool
     """Whether the server reported usage."""
     cached_tokens: int
@@ -52,7 +56,8 @@ class Outcome:
     """
     detail: str
     resent: bool = False
-    """Whether it was sent twice, because its keep-alive connection closed without a byte."""
+    """Whether it was sent twice, because its keep-alive connection closed before the answer began.
+    """
 
     @property
     def success(self) -> bool:
@@ -65,8 +70,8 @@ class Load:
 
     outcomes: Sequence[Outcome]
     duration: float
-    """Seconds from the start to the last end."""
+    """Seconds from the start of the load to the end of the last request."""
     client_cpu: float
-    """CPU seconds of the client's thread."""
+    """CPU seconds of the load generator's thread."""
     partial: bool
-    """Whether it was interrupted."""
+    """Whether the run was interrupted."""

@@ -1,4 +1,6 @@
-"""A load as a dictionary and file with the keys of vLLM's serving benchmark and `penstock`."""
+"""The result of a load as a dictionary and a JSON file. It has the keys of vLLM's serving
+benchmark, and all other values under `penstock`.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ METRICS = {
     "e2el": "e2el",
     "client_queue_time": "queue",
 }
-"""Names in the file, and the columns of `stats.Latencies` that they summarise."""
+"""Names of latencies in the file, with the columns of `stats.Latencies` that they summarise."""
 DETAILED = (
     "input_lens",
     "output_lens",
@@ -35,7 +37,9 @@ DETAILED = (
     "generated_texts",
     "errors",
 )
-"""Arrays of detailed files only. vLLM keeps `latencies` and `queue_times` in every file."""
+"""Arrays that only --save-detailed writes. `latencies` and `queue_times` are in every file, as with
+vLLM.
+"""
 EXAMPLES = 10
 DEFAULT_TAGS: Mapping[str, object] = {
     "command": "serve",
@@ -53,15 +57,15 @@ Result = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class RampUp:
-    """Request rate at the start and the end, and the times at which it reached each integer
-    between.
+    """A ramp of the request rate: its start and end in requests per second, and the times at which
+    the rate reached each integer between them.
     """
 
     strategy: str
     start_rps: int
     end_rps: int
     changes: Sequence[tuple[int, float]]
-    """Requests per second, and seconds after the start of the load."""
+    """(requests per second, seconds after the start of the load), ascending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +106,8 @@ def make(
     tags: Mapping[str, object],
     date: datetime,
 ) -> Result:
-    """The complete result of a run, including arrays; `slim` removes those. `tags` are fields of
-    the `penstock` key: command, argv, server, workload, repeat, seed, axis, point.
+    """The complete result of a run, including arrays; `slim` removes the arrays. `tags` are fields
+    of the `penstock` key: command, argv, server, workload, repeat, seed, axis, point.
     """
     pooled = stats.latencies(load.outcomes)
     return {
@@ -167,7 +171,9 @@ def _totals(load: Load, pooled: stats.Latencies, wanted: Wanted) -> Result:
 
 
 def _arrays(outcomes: Sequence[Outcome]) -> Result:
-    """One item for each request, 0 if absent. As in vLLM, a failed request has no output."""
+    """Arrays with an item for each request; 0 for an absent value. As in vLLM, a failed request has
+    no output.
+    """
     return {
         "input_lens": [outcome.input_tokens for outcome in outcomes],
         "output_lens": [outcome.output_tokens if outcome.success else 0 for outcome in outcomes],
@@ -237,7 +243,9 @@ def _penstock(load: Load, tags: Mapping[str, object]) -> Result:
 
 
 def _lateness(outcomes: Sequence[Outcome]) -> dict[str, float]:
-    """Send lateness in milliseconds over all sent requests, successful or not."""
+    """Statistics of the time in milliseconds by which requests were sent late. All sent requests
+    count, failed ones too.
+    """
     late = [
         (outcome.sent - outcome.due) * 1000 for outcome in outcomes if not math.isnan(outcome.sent)
     ]
@@ -280,8 +288,8 @@ def file_name(result: Result) -> str:
 
 
 def write(result: Result, path: Path, *, append: bool = False) -> None:
-    """Write atomically: to a temporary file beside `path`, then rename. `append` adds a line to the
-    existing content.
+    """Write a result atomically: to a temporary file beside `path`, which is then renamed. With
+    `append`, it becomes a new line after the file's content.
     """
     text = json.dumps(result, allow_nan=False)
     try:

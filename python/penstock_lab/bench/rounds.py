@@ -1,8 +1,7 @@
 """`penstock bench rounds`: repeats the same prompts to measure a prefix cache.
 
-Follows the method of the published tiered-cache comparison: random prompts of each length, one
-output token, the same seed in every round, and the mean of later rounds against a server without a
-cache.
+The method: random prompts of each length, one output token, the same seed in every round, and the
+mean of the later rounds compared with a server without a cache.
 """
 
 from __future__ import annotations
@@ -25,7 +24,9 @@ from penstock_lab.bench.table import figure, render
 TTFT = "mean_ttft_ms"
 THROUGHPUT = "total_token_throughput"
 WARM = 0.05
-"""Share of cached tokens in the first round above which the cache was not empty."""
+"""If the server reports more than this share (0 to 1) of the first round's prompt tokens as cached,
+its cache was not empty at the start.
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,8 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Run all rounds. Exit status: 0; 1 if a length had no output; 130 after Ctrl-C. Prints a table
-    of the rounds so far.
+    """Run all rounds and print their table. Exit status: 0; 1 if no request of some length
+    succeeded; 130 after Ctrl-C, when the table has the rounds so far.
     """
     plan = _plan(parsed)
     keeper = runs.Keeper(parsed.result_dir)
@@ -87,7 +88,7 @@ def _baseline(
         return ()
     if "://" not in parsed.baseline:
         return read_results(Path(parsed.baseline))
-    # Label and model name belong to the other server.
+    # The flags for label and model name describe the server under test, not this baseline.
     own = {"base_url": parsed.baseline, "label": "", "model": None, "served_model_name": None}
     other = argparse.Namespace(**{**vars(parsed), **own})
     there = measure_at(flags.target(other), other, "rounds")
@@ -96,7 +97,9 @@ def _baseline(
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`lengths` and `output` in tokens."""
+    """What to measure: `rounds` rounds of `prompts` requests for each of `lengths`. `lengths`
+    (input) and `output` are in tokens.
+    """
 
     lengths: Sequence[int]
     output: int
@@ -120,7 +123,7 @@ class Plan:
 
 
 def measure_rounds(plan: Plan, measure: Measure) -> Iterator[Result]:
-    """All rounds of one length, then of the next. After Ctrl-C, the last result is partial.
+    """Measure all rounds of one length, then of the next. After Ctrl-C, the last result is partial.
 
     Every round of a length has the same seed. Different lengths have different seeds: with the same
     seed a short prompt may be a prefix of a long one, whose first round would then find a warm
@@ -142,13 +145,13 @@ def measure_rounds(plan: Plan, measure: Measure) -> Iterator[Result]:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Means over rounds."""
+    """Statistics of one or more rounds, as means over these rounds."""
 
     ttft_ms: float
     throughput: float
-    """Input and output tokens per second."""
+    """Input plus output tokens per second."""
     cached_share: float
-    """Share of prompt tokens that the server reports as cached."""
+    """Share (0 to 1) of prompt tokens that the server reports as cached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +161,7 @@ class Summary:
     workload: str
     first: Figures | None
     later: Figures | None
-    """Mean of rounds 2..N; None with a single round."""
+    """Means over the rounds after the first; None with a single round."""
     rounds: int
     failed: int
     partial: bool
@@ -170,7 +173,9 @@ class Summary:
 
 
 def summarise(results: Iterable[Mapping[str, Any]]) -> list[Summary]:
-    """Group by workload, in order of measurement. Only complete rounds with an answer count."""
+    """A summary for each workload, in order of measurement. Only complete rounds in which a request
+    succeeded count.
+    """
     grouped: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for result in results:
         grouped[result["penstock"]["workload"]].append(result)
@@ -260,7 +265,7 @@ def _cells(summary: Summary) -> list[str]:
 
 
 def _ratios(slower: Figures | None, faster: Figures | None) -> list[str]:
-    """TTFT and throughput, each as the factor by which the second one is better."""
+    """Factors by which `faster` is better than `slower`, as text: for TTFT and for throughput."""
     if slower is None or faster is None:
         return ["-", "-"]
     return [_times(slower.ttft_ms, faster.ttft_ms), _times(faster.throughput, slower.throughput)]

@@ -1,4 +1,6 @@
-"""Shared code of commands with many runs: one run, and the directory of their result files."""
+"""Code for commands that make many runs, such as `bench sweep`: flags, one run, and the directory
+of result files.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,7 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
 
 
 def add_fields(parsed: argparse.Namespace, fields: Mapping[str, object]) -> None:
-    """Add fields to every body. --extra-body overrides them."""
+    """Add fields to the JSON body of every request. --extra-body overrides them."""
     parsed.extra_body = {**fields, **parsed.extra_body}
 
 
@@ -77,7 +79,9 @@ def measure_at(target: Target, parsed: argparse.Namespace, command: str) -> Meas
 
 
 class Keeper:
-    """Writes each result to its own file, if there is a directory, until Ctrl-C."""
+    """Writes each result to its own file if `directory` is set, and records whether Ctrl-C ended
+    the runs.
+    """
 
     def __init__(self, directory: Path | None) -> None:
         self.directory = directory
@@ -100,7 +104,7 @@ class Keeper:
             self._kept += 1
 
     def take(self, measured: Iterable[Result]) -> Iterator[Result]:
-        """Yield each result after writing it. After Ctrl-C, ends and sets `interrupted`."""
+        """Write and yield each result. Sets `interrupted` and ends after Ctrl-C."""
         try:
             for one in measured:
                 self.keep(one)

@@ -21,12 +21,16 @@ class Slo:
 
     @property
     def percentile(self) -> str | None:
-        """The percentile that it needs, in the form of `--metric-percentiles`."""
+        """The percentile in the key, such as `99`, as --metric-percentiles expects it; None if the
+        key has none.
+        """
         found = STATISTIC.fullmatch(self.key)
         return found[2] if found else None
 
     def passed(self, results: Sequence[Mapping[str, object]]) -> str:
-        """Describe a violation by the median of the rounds; empty if within the limit."""
+        """Text about a violation if the median over `results` exceeds the limit; empty if it does
+        not, or if no result has the statistic.
+        """
         values = [
             value for result in results if isinstance(value := result.get(self.key), int | float)
         ]

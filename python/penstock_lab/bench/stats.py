@@ -28,8 +28,8 @@ def _floats() -> array[float]:
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """Pooled latencies of successful requests, in request order: one value for each request, except
-    in `itl` and `tpot`.
+    """Latencies of all successful requests in seconds, in request order. Each array has one value
+    for each request, except `itl` (one for each gap) and `tpot` (requests with several tokens).
     """
 
     ttft: array[float] = field(default_factory=_floats)
@@ -37,9 +37,10 @@ class Latencies:
     itl: array[float] = field(default_factory=_floats)
     e2el: array[float] = field(default_factory=_floats)
     tpot_or_zero: array[float] = field(default_factory=_floats)
-    """As `tpot`, with 0 for a request with at most one token; used for goodput."""
+    """As `tpot`, but with 0 for a request with at most one output token; used for goodput."""
     queue: array[float] = field(default_factory=_floats)
-    """sent - due: the wait for a connection if concurrency is limited, else the client's lateness.
+    """`sent - due` in seconds: with a concurrency limit, the wait for a free connection; without
+    one, the lateness of the client.
     """
 
 
@@ -99,8 +100,8 @@ def latencies(outcomes: Iterable[Outcome]) -> Latencies:
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Percentile by linear interpolation, as `numpy.percentile` computes it by default, including
-    its rounding.
+    """Percentile by linear interpolation. The result equals the default of `numpy.percentile`,
+    including its rounding.
 
     `ordered` must ascend; the result is 0 if it is empty. `percent` is in 0..100.
     """
@@ -134,7 +135,9 @@ def summarise(values: Sequence[float], percents: Sequence[float]) -> Summary:
 
 
 def good_requests(pooled: Latencies, limits: Mapping[str, float]) -> int:
-    """Number of requests that meet all of `limits` (seconds for ttft, tpot and e2el, inclusive)."""
+    """Number of requests whose latencies are at most those in `limits`, which has seconds by name:
+    ttft, tpot, e2el.
+    """
     columns = {"ttft": pooled.ttft, "tpot": pooled.tpot_or_zero, "e2el": pooled.e2el}
     checked = [(columns[name], limit) for name, limit in limits.items()]
     return sum(
@@ -144,7 +147,7 @@ def good_requests(pooled: Latencies, limits: Mapping[str, float]) -> int:
 
 
 def peaks(outcomes: Iterable[Outcome]) -> Peaks:
-    """Peak second, by vLLM's rule.
+    """The most output tokens, and the most concurrent requests, in any second; computed as in vLLM.
 
     Seconds are counted from the first send of a successful request. Each event counts as one token
     of its second. A request counts in every second from its send to its last event, inclusive.

@@ -1,4 +1,4 @@
-"""`penstock bench sweep`: throughput against TTFT at each point, and the knee of each workload."""
+"""`penstock bench sweep`: measures workloads at several loads, and finds the knee of each."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COLUMNS = {
     "p99_itl_ms": "ITL p99 ms",
     "p99_e2el_ms": "E2E p99 ms",
 }
-"""Statistics of the table. GenAI-Perf's inter-token latency corresponds to TPOT here."""
+"""Statistics in the table, with their headings. GenAI-Perf's inter-token latency is TPOT here."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,8 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Run the sweep. Exit status: 0; 1 if a workload failed; 130 after Ctrl-C. Prints a table after
-    each workload.
+    """Run the sweep and print a table after each workload. Exit status: 0; 1 if a workload failed;
+    130 after Ctrl-C.
     """
     plan = sweep_plan.plan(parsed)
     runs.add_fields(parsed, sweep_plan.extra_inputs("--extra-inputs", parsed.extra_inputs))
@@ -55,7 +55,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One point, with a result for each completed round."""
+    """One point (load) of a workload, with a result for each completed round."""
 
     point: Point
     slos: Sequence[Slo]
@@ -78,7 +78,7 @@ class Measured:
 
 @dataclass(slots=True)
 class Curve:
-    """The points of one workload."""
+    """The measured points of one workload."""
 
     workload: Lengths
     points: list[Measured] = field(default_factory=list)
@@ -86,14 +86,14 @@ class Curve:
     """Why the measurement failed or ended early."""
 
     def knee(self) -> Knee | None:
-        """Knee of output tokens per second. Interrupted points are ignored."""
+        """Knee of the output throughput over the load. Points with a partial result are ignored."""
         whole = [point for point in self.points if not any(map(is_partial, point.results))]
         return find_knee((point.point.load, point.value("output_throughput")) for point in whole)
 
 
 def sweep(plan: Plan, measure: Measure, keeper: Keeper) -> Iterator[Curve]:
-    """Measure all workloads, with their points in order and the rounds of a point in sequence.
-    Yields each workload when it is complete. Ends early after Ctrl-C.
+    """Measure all workloads: one point after the other, and all rounds of a point in sequence.
+    Yields each workload's curve when it is complete. Ends early after Ctrl-C.
 
     An error in one workload, such as prompts too long for the server, does not stop the others.
     """

@@ -14,10 +14,11 @@ from penstock_lab.bench.slo import Slo, parse_slo
 
 FEWEST_REQUESTS = 10
 REQUESTS_PER_PLACE = 3
-"""Requests of a point for each concurrent one: the first find an empty server, the last leave one.
+"""Number of requests at a point, for each unit of concurrency. With fewer, too many of them would
+run while the server fills up or becomes empty.
 """
 SECONDS_OF_ARRIVALS = 30
-"""Duration in seconds of a point in a rate sweep."""
+"""Seconds during which requests arrive at one point of a sweep over request rates."""
 PERCENTILES = ("50", "90", "99")
 METRICS = "ttft,tpot,itl,e2el"
 
@@ -48,7 +49,7 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """`load` concurrent requests, or `load` requests per second."""
+    """One load of a sweep. `load` is a number of concurrent requests, or of requests per second."""
 
     axis: str
     """`concurrency` or `rate`."""
@@ -79,11 +80,11 @@ class Plan:
     warmups: int
 
     def seed_of(self, workload: int, point: int, repeat: int) -> int:
-        """Seed of a run. Rounds of a point have consecutive seeds."""
+        """Seed of one run, different for each workload, point and round (`repeat`, from 0)."""
         return self.seed + (workload * len(self.points) + point) * self.rounds + repeat
 
     def percentiles(self) -> str:
-        """Percentiles for tables and SLOs, in the form of `--metric-percentiles`."""
+        """Percentiles that tables and SLOs need, as --metric-percentiles expects them."""
         wanted = {slo.percentile for slo in self.slos if slo.percentile is not None}
         return ",".join(sorted(wanted.union(PERCENTILES), key=float))
 
@@ -218,7 +219,7 @@ def _crossed(isl: str | None, osl: str | None) -> list[tuple[int, int]]:
 
 
 def _lengths(flag: str, text: str) -> list[int]:
-    # Parse word by word, because pairs may repeat a length.
+    # Parse word by word, because `parse_counts` removes duplicates and lengths may repeat.
     return [value for word in text.split(",") for value in lists.parse_counts(flag, word)]
 
 
@@ -243,7 +244,9 @@ def _arrivals(rate: float) -> int:
 
 
 def extra_inputs(flag: str, texts: Sequence[str]) -> dict[str, object]:
-    """Fields from GenAI-Perf's `NAME:VALUE` (JSON if possible, else text) or a JSON object."""
+    """Body fields from GenAI-Perf's `NAME:VALUE` or from JSON objects. A VALUE is read as JSON if
+    possible, else as text.
+    """
     fields: dict[str, object] = {}
     for text in texts:
         if text.lstrip().startswith("{"):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def render(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a table. Columns are right-aligned, except the last one with notes."""
+    """Lines of a table. Columns are right-aligned, except the last one, which has notes."""
     cells = [list(headings), *map(list, rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
     lines = ["  ".join(_padded(row, widths)) for row in cells]
@@ -20,5 +20,5 @@ def _padded(row: Sequence[str], widths: Sequence[int]) -> list[str]:
 
 
 def figure(value: object, decimals: int = 2) -> str:
-    """A number with `decimals` decimals, `-` for None."""
+    """A number as text with `decimals` decimals; `-` if `value` is not a number."""
     return f"{value:,.{decimals}f}" if isinstance(value, int | float) else "-"

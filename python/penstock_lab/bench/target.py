@@ -45,11 +45,11 @@ class Address:
     base: str
     headers: tuple[tuple[str, str], ...] = ()
     insecure: bool = False
-    """Whether to accept any certificate."""
+    """Whether to accept any TLS certificate."""
 
     def fetch(self, path: str, body: object = None) -> object:
-        """The JSON at `path`; None for an empty answer. Errors as in `ask`, and PenstockError for
-        text that is not JSON.
+        """The JSON that the server answers at `path`; None for an empty answer. Errors as in `ask`,
+        and PenstockError if the answer is not JSON.
         """
         text = self.ask(path, body)
         try:
@@ -61,8 +61,8 @@ class Address:
             ) from error
 
     def ask(self, path: str, body: object = None, *, timeout: float = FETCH_TIMEOUT) -> bytes:
-        """GET, or POST of `body` as JSON. NoAnswerError without a connection, StatusError for a
-        status other than 2xx.
+        """Send GET, or POST with `body` as JSON; returns the answer's body. NoAnswerError without a
+        connection, StatusError for a status other than 2xx.
         """
         status, text = self._exchange("GET" if body is None else "POST", path, body, timeout)
         if not 200 <= status < 300:
@@ -96,7 +96,7 @@ class Address:
 
 
 def _opener(insecure: bool) -> urllib.request.OpenerDirector:
-    # Ignore proxies from the environment, because the load bypasses them, too.
+    # Ignore proxies from the environment, because the load generator does not use them either.
     handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
     if insecure:
         context = ssl.create_default_context()
@@ -108,7 +108,9 @@ def _opener(insecure: bool) -> urllib.request.OpenerDirector:
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """A server, one endpoint and one model. Each discovery is distinct."""
+    """A server, one endpoint and one model. Two objects are never equal, so that a cache keyed by a
+    target holds for one `discover` call.
+    """
 
     address: Address
     backend: str
@@ -117,9 +119,9 @@ class Target:
     model: str
     """Name of the model in requests."""
     model_id: str
-    """Checkpoint named by the server, or --model."""
+    """The value of --model, else the model's checkpoint as the server names it."""
     max_model_len: int | None = None
-    """Maximum tokens of prompt and output together; None if not reported."""
+    """Maximum tokens of prompt and output together; None if the server does not report it."""
     idle_timeout: float | None = None
     """Seconds without a byte after which a request fails."""
 
@@ -136,7 +138,7 @@ class Target:
         return Served(self.model, self.endpoint, self.address.reply, root=self.model_id)
 
     def load_run(self, max_concurrency: int | None, keep_text: bool) -> str:
-        """JSON for `LoadRun`."""
+        """JSON configuration for the native `LoadRun`."""
         parts = urllib.parse.urlsplit(self.base_url)
         return json.dumps(
             {
@@ -155,7 +157,7 @@ class Target:
 def base_url(text: str) -> str:
     """`text` as a base URL; InvalidValueError unless it is http(s)://host.
 
-    A trailing `/v1`, which OpenAI's client requires, is removed, because endpoints start with it.
+    A trailing `/v1`, which OpenAI's client requires, is removed, because endpoints include it.
     """
     parts = urllib.parse.urlsplit(text if "://" in text else f"http://{text}")
     try:
@@ -169,7 +171,7 @@ def base_url(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The user's flags about the target."""
+    """Values of the flags that describe the server, endpoint and model."""
 
     backend: str
     endpoint: str
@@ -179,8 +181,8 @@ class Wanted:
 
 
 def discover(address: Address, wanted: Wanted) -> Target:
-    """Discover model and limits of a server. The default is its first model. A server without
-    /v1/models requires --model.
+    """Ask a server for its models and their limits. Without --model, the target is the first one. A
+    server without /v1/models requires --model.
     """
     try:
         models = _models(address.fetch("/v1/models"))
@@ -215,8 +217,8 @@ def _models(document: object) -> list[Mapping[str, object]]:
 def wait_ready(
     address: Address, seconds: float, pause: Callable[[float], None] = time.sleep
 ) -> None:
-    """Wait until the server is ready, by /health, else by its list of models. After `seconds`,
-    PenstockError has its last answer.
+    """Wait until /health answers 2xx, or /v1/models on a server without /health. PenstockError with
+    the last answer after `seconds`, or at once if access is denied.
     """
     deadline = time.monotonic() + seconds
     while True:

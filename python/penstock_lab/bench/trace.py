@@ -1,4 +1,6 @@
-"""`penstock bench trace FILE`: replays recorded arrivals and lengths of a service, at any speed."""
+"""`penstock bench trace FILE`: replays the arrival times and lengths recorded from a real service,
+at any speed.
+"""
 
 from __future__ import annotations
 

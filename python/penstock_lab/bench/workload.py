@@ -1,4 +1,4 @@
-"""Workloads from flags: requests, due times, and their names in results."""
+"""Builds workloads from flags: requests with due times, and the workload's name in results."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Workload:
     requests: Sequence[Request]
     traffic: Traffic
     name: str
-    """Name in reports."""
+    """The workload's name in reports."""
     axis: str | None
-    """Axis that a sweep would vary for this load: concurrency, rate or time_scale."""
+    """The property that makes this load lighter or heavier: concurrency, rate or time_scale."""
     point: float | None
     ignore_eos: bool
-    """Whether outputs must have the requested length."""
+    """Whether outputs must have exactly the requested length."""
     trace: Mapping[str, int] = field(default_factory=dict)
     """Counts of a trace's skipped and truncated requests (`traces.Replay.notes`)."""
 
@@ -231,7 +231,7 @@ def workload_from_dataset(
 def requests_of(
     parsed: argparse.Namespace, maker: PromptMaker, seed: int, chat: bool
 ) -> Sequence[Request]:
-    """Requests that are due at once. `chat`: whether conversations are allowed."""
+    """The requests of the dataset, all due at once. `chat`: whether the endpoint takes messages."""
     if parsed.dataset_name == "random":
         if parsed.dataset_path is not None:
             warn("--dataset-path is ignored: --dataset-name random reads no file")
@@ -283,7 +283,7 @@ def _ramp(parsed: argparse.Namespace) -> arrivals.Ramp | None:
 
 
 def _ramp_up(ramp: arrivals.Ramp, due: Sequence[float]) -> RampUp:
-    """The ramp, with the times at which the rate reached each integer."""
+    """The ramp for the result file: with the times at which its rate reached each integer."""
     start = int(ramp.start)
     reached = {start: 0.0}
     for rate, moment in zip(ramp.rates(len(due)), due, strict=True):

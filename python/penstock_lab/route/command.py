@@ -1,5 +1,5 @@
-"""`penstock route`: compare profiles offline (docs/routing.md), explain decisions, and validate
-files of custom resources (docs/gateway.md).
+"""`penstock route`: compares routing profiles offline (docs/routing.md), explains a gateway's
+decisions, and validates files of custom resources (docs/gateway.md).
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ def _row(one: Summary) -> list[str]:
 
 
 def _meter(one: Policy) -> Callable[[int, int], object] | None:
-    """Progress on a terminal."""
+    """Function that shows the progress of a replay; None unless stderr is a terminal."""
     if not sys.stderr.isatty():
         return None
 

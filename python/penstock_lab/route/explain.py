@@ -15,11 +15,11 @@ from penstock_lab.bench.table import figure, render
 
 PATH = "/route/explain"
 TIMEOUT = 60.0
-"""Timeout in seconds."""
+"""Timeout in seconds of the request to the gateway."""
 
 
 def explain(parsed: argparse.Namespace) -> int:
-    """Print the decision. Exit status 1 if no replica can serve the request."""
+    """Print the gateway's decision. The exit status is 1 if no replica can serve the request."""
     body = _body(parsed.request)
     answer = _ask(parsed.gateway, body, _headers(parsed))
     if parsed.json:
@@ -67,7 +67,9 @@ def _row(place: int, one: dict[str, Any], columns: int) -> list[str]:
 
 
 def _cached(one: dict[str, Any]) -> str:
-    """Cached tokens weighted by tier, and the replica's own report of them, if any."""
+    """Text with the request's cached tokens on a replica, weighted by tier, followed by the number
+    in each tier if the replica reports it.
+    """
     weighted = figure(one["cached_tokens"], 0)
     held = one["held_tokens"]
     if held is None or not any(held.values()):

@@ -36,7 +36,9 @@ WARM_UP = (
     "serve --random-input-len 64 --random-output-len 16 --max-concurrency 4 --num-prompts 8",
     "serve --random-input-len 512 --random-output-len 8 --max-concurrency 2 --num-prompts 4",
 )
-"""Warm-up, so that lazy initialisation and first compilation do not affect the comparison."""
+"""Loads sent to each server before it is measured, so that lazy initialisation and first
+compilation do not affect the comparison.
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,6 @@
-"""Runs a comparison in order. A failing server is excluded; all servers are ended."""
+"""Runs a comparison. A server that fails is excluded from the remaining runs. All servers started
+here are ended at the end.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Settings of the comparison. Times are seconds; shares are of the machine (0 to 1)."""
+    """Settings of the comparison. Times are in seconds. Shares are fractions (0 to 1) of the CPU
+    time of the whole machine.
+    """
 
     order: str
     """`interleaved` or `sequential`."""
@@ -37,11 +41,11 @@ class Rules:
     max_foreign: float
     """CPU share of other processes above which a run counts as disturbed."""
     attempts: int
-    """Maximum number of runs of a disturbed measurement."""
+    """Maximum number of times that a measurement is run if other processes disturb it."""
 
 
 class Comparison:
-    """The servers that have not failed, and the journal of their runs."""
+    """Runs the workloads on all servers that have not failed; the journal records each run."""
 
     def __init__(
         self,
@@ -120,7 +124,8 @@ class Comparison:
         own = result["penstock"]
         interrupted = bool(own["partial"])
         dead = not server.alive()
-        # Written and counted, but not in the statistics: part of it had no server.
+        # A partial run is written and counted, but excluded from statistics: if the server died,
+        # some of its requests had no server.
         own["partial"] = interrupted or dead
         self._journal.run(server.name, turn.planned.workload, turn.repeat, result)
         self._say(run_line(result))
@@ -135,7 +140,9 @@ class Comparison:
             )
 
     def _least_disturbed(self, server: ServerUnderTest, turn: Turn) -> Result:
-        """The first undisturbed run of at most `attempts`, else the least disturbed one."""
+        """Measure up to `attempts` times. Returns the first run that other processes did not
+        disturb, else the least disturbed one.
+        """
         best: Result | None = None
         for attempt in range(self._rules.attempts):
             wait_until_quiet(self._rules.quiet_wait, self._rules.max_foreign)

@@ -18,8 +18,8 @@ class Journal:
     def __init__(
         self, directory: Path, facts: Mapping[str, Any], hidden: Mapping[str, str]
     ) -> None:
-        """`facts` are the keys of comparison.json known at the start. `hidden` maps local
-        directories to replacement text.
+        """`facts` are the keys of comparison.json that are known at the start. `hidden` maps paths
+        of local directories to the text that replaces them in the files.
 
         Raises:
             InvalidValueError: the directory already has result files.
@@ -37,7 +37,7 @@ class Journal:
         self._hidden = sorted(hidden.items(), key=lambda item: -len(item[0]))
 
     def server(self, name: str, facts: Mapping[str, object]) -> None:
-        """Record that a server is ready."""
+        """Record the facts about a server (version, command and others) once it is ready."""
         self._servers[name] = facts
         self._write_comparison()
 
@@ -51,7 +51,7 @@ class Journal:
         return path
 
     def trouble(self, line: str) -> None:
-        """Record a problem for readers of the numbers."""
+        """Record a problem that readers of the numbers must know."""
         self.troubles.append(self._hide(line))
         self._write_comparison()
 
@@ -75,7 +75,9 @@ class Journal:
 
 
 def _rounded(value: object) -> Any:
-    """Numbers rounded to six decimals (a microsecond for times), to keep files small."""
+    """A JSON value with its numbers rounded to six decimals, to keep files small. For times in
+    seconds this is a microsecond.
+    """
     if isinstance(value, float):
         return round(value, 6)
     if isinstance(value, list):

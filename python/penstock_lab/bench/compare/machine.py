@@ -16,9 +16,11 @@ INSTRUCTIONS = {
     "avx512_bf16": "BF16",
     "amx_int8": "AMX",
 }
-"""CPU flags that kernels are selected by, and their names."""
+"""CPU flags by which Penstock selects its kernels, with the names to print."""
 READ_BYTES = 1 << 30
-"""Exceeds most caches. At most a quarter of the free memory is used."""
+"""Bytes read in one lap of the bandwidth measurement: more than most CPU caches hold. A quarter of
+the available memory is the limit.
+"""
 LAPS = 5
 
 
@@ -33,7 +35,7 @@ def machine() -> dict[str, str]:
 
 
 def processor() -> str:
-    """Number and name of the processors, family, model, and flags that kernels are selected by."""
+    """Text with the number, name, family and model of the processors, and their `INSTRUCTIONS`."""
     if not (names := cpuinfo("model name")):
         return platform.machine()
     family, model = (cpuinfo(key) or ["?"] for key in ("cpu family", "model"))
@@ -71,7 +73,9 @@ def memory_bandwidth(threads: int) -> float:
 
 
 def _filled(size: int) -> ctypes.Array[ctypes.c_char]:
-    """A buffer with all pages allocated: zero pages would share one and stay in cache."""
+    """A buffer of `size` bytes, all written. Unwritten pages would all be the same zero page, which
+    stays in the CPU cache.
+    """
     buffer = (ctypes.c_char * size)()
     ctypes.memset(buffer, 1, size)
     return buffer

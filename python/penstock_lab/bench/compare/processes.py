@@ -18,7 +18,8 @@ from types import FrameType
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 CPUS = os.cpu_count() or 1
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# Letters of /proc/PID/stat. An ended process stays a zombie until its parent waits for it.
+# State letters of /proc/PID/stat that count as stopped or ended. Z is a zombie: a process that has
+# ended, but whose parent has not waited for it yet.
 STOPPED, ENDED = "TZX", "ZX"
 
 
@@ -46,7 +47,9 @@ def machine_cpu_seconds() -> float:
 
 
 def _settle(pids: Sequence[int], states: str, patience: float = 2.0) -> None:
-    """Wait until every process is in one of `states` or gone: signals are asynchronous."""
+    """Wait until every process is in one of `states` or gone, because signals are asynchronous. The
+    limit is `patience` seconds for all processes together.
+    """
     deadline = time.monotonic() + patience
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -56,9 +59,10 @@ def _settle(pids: Sequence[int], states: str, patience: float = 2.0) -> None:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Context that defers termination signals, so that no started process is lost.
+    """Context that defers termination signals to its end, so that no started process is left
+    running.
 
-    It uses handlers, because children would inherit a signal mask.
+    It uses signal handlers instead of a signal mask, because children would inherit a mask.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -90,8 +94,9 @@ def pinned(cpus: Collection[int]) -> Iterator[None]:
 
 
 class ProcessTree:
-    """A command and its descendants, in their own session. Orphans are still found, and Ctrl-C in a
-    terminal reaches only the comparison, which ends them in order.
+    """A command and its descendants, in a session of their own. The session identifies descendants
+    whose parent has ended. Ctrl-C in a terminal reaches only the comparison, which then ends the
+    tree in order.
     """
 
     def __init__(
@@ -142,7 +147,7 @@ class ProcessTree:
         return members + sorted(session.difference(members))
 
     def cpu_seconds(self) -> float:
-        """User and system time of the living members."""
+        """CPU seconds of the living processes of the tree, in user and kernel mode."""
         total = 0
         for pid in self.pids():
             with contextlib.suppress(OSError):
@@ -151,7 +156,9 @@ class ProcessTree:
         return total / TICKS_PER_SECOND
 
     def pss_mb(self) -> int:
-        """Proportional set size of all members in MiB: shared pages count once."""
+        """Memory of all processes of the tree in MiB, as their proportional set size (PSS), which
+        counts pages shared among them once.
+        """
         kib = 0
         for pid in self.pids():
             with contextlib.suppress(OSError):
@@ -170,17 +177,21 @@ class ProcessTree:
                 os.kill(pid, number)
 
     def stop(self) -> None:
-        """Suspend every member, parents first, so that no parent sees a child stall."""
+        """Suspend the processes of the tree, parents first, so that no parent sees a child
+        stall.
+        """
         pids = self.pids()
         self._signal(signal.SIGSTOP, pids)
         _settle(pids, STOPPED)
 
     def resume(self) -> None:
-        """Resume every member, children first."""
+        """Resume every process of the tree, children first."""
         self._signal(signal.SIGCONT, self.pids()[::-1])
 
     def end(self, patience: float = 10.0) -> None:
-        """Terminate the command, then kill the remaining members after `patience` seconds."""
+        """Terminate the command. When it has ended, or after `patience` seconds, kill the remaining
+        processes of the tree.
+        """
         births = self._births()
         members = list(births)
         self._signal(signal.SIGCONT, members[::-1])
@@ -189,19 +200,21 @@ class ProcessTree:
         while self.alive() and time.monotonic() < deadline:
             time.sleep(0.02)
         births |= self._births()
-        # A pid may have been reused; the start time reveals it.
+        # Another process may have reused a pid; its start time differs.
         left = [pid for pid, birth in births.items() if birth and _birth(pid) == birth]
         self._signal(signal.SIGKILL, left)
         self.root.wait()
         _settle(left, ENDED)
 
     def _births(self) -> dict[int, str]:
-        """Pids of members with their start times; empty for a process that is gone."""
+        """Start time by pid for each process of the tree; an empty text for one that is gone."""
         return {pid: _birth(pid) for pid in self.pids()}
 
 
 class Meter:
-    """CPU accounting of one run: server tree, this process, all other processes."""
+    """CPU accounting of one run: time of the server's process tree, of this process, and of all
+    other processes.
+    """
 
     def __init__(self, tree: ProcessTree) -> None:
         self._tree = tree
@@ -211,7 +224,9 @@ class Meter:
         self._client = time.process_time()
 
     def read(self) -> dict[str, float]:
-        """Server CPU seconds, and other processes' share of the machine (0 to 1)."""
+        """CPU seconds of the server since the start of the run, and the share of the machine's CPU
+        time (0 to 1) that other processes used.
+        """
         server = self._tree.cpu_seconds() - self._server
         client = time.process_time() - self._client
         wall = time.monotonic() - self._wall
@@ -223,8 +238,8 @@ class Meter:
 
 
 def wait_until_quiet(limit: float, share: float = 0.05) -> bool:
-    """Wait up to `limit` seconds for one second in which other processes use less than `share` of
-    the machine. Returns whether there was one.
+    """Wait up to `limit` seconds for one second in which other processes use less than `share` (0
+    to 1) of the machine's CPU time. Returns whether there was such a second.
     """
     deadline = time.monotonic() + limit
     while time.monotonic() < deadline:

@@ -25,22 +25,22 @@ _KINDS: Mapping[str, tuple[type[object], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How to start a server. Words may contain the placeholders of `Values`; `{penstock}` must be a
-    whole word.
+    """How to start a server. Words of commands may contain the placeholders of `Values`.
+    `{penstock}` must be a whole word, because it stands for several words.
     """
 
     name: str
     command: Sequence[str]
     note: str = ""
-    """Numerics, and other facts that matter for the numbers."""
+    """Text for the report: numerics of the model, and other facts that affect the measurements."""
     environment: Mapping[str, str] = field(default_factory=dict)
     ready_path: str = "/v1/models"
-    """Path that answers 200 when the server is ready."""
+    """URL path that answers 200 when the server is ready."""
     version_command: Sequence[str] = ()
     requires: Sequence[str] = ()
-    """Paths that must exist."""
+    """Files or directories that must exist before the server can start."""
     install: str = ""
-    """Command that creates them."""
+    """Command that creates the paths in `requires`, for the error message."""
     here: Path = Path()
     """Directory of the recipe file."""
 

@@ -1,4 +1,4 @@
-"""Order of the runs. Pure: names to turns."""
+"""Order of the runs of a comparison."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def sequential(
 
 
 def seed_of(base: int, workload: Workload, repeat: int, attempt: int) -> int:
-    """Seed of a run. It is equal for all servers and differs by repeat and attempt, so that no
-    prefix cache has the prompts. It depends on names instead of positions: a subset of the
-    workloads sends the same prompts.
+    """Seed of a run. It is equal for all servers. It differs by repeat and attempt, so that no
+    prefix cache has the prompts already. It depends on the workload's name and not on its position,
+    so a comparison of some of the workloads sends the same prompts.
     """
     return zlib.crc32(f"{base}/{workload.label}/{repeat}/{attempt}".encode()) & 0x7FFFFFFF

@@ -29,7 +29,7 @@ class ServerUnderTest:
     """A server started from a recipe, or an existing one at a URL."""
 
     def __init__(self, entry: Entry, values: Values, logs: Path) -> None:
-        """Configure the server. A started one runs on `values.cpus`, with output in `logs`."""
+        """Configure the server. `start` runs it on `values.cpus`, with a log file in `logs`."""
         self.name = entry.name
         self.ready_s = 0.0
         self.command: list[str] = []
@@ -91,7 +91,9 @@ class ServerUnderTest:
         return answers(self.url + path)
 
     def version(self) -> str:
-        """First line with a digit of the recipe's version command; empty without one."""
+        """The first line with a digit that the recipe's version command prints; empty if there is
+        no such command.
+        """
         command = self._values.words(self._recipe.version_command) if self._recipe else []
         return first_line_with_digit(command) if command else ""
 
@@ -122,7 +124,7 @@ class ServerUnderTest:
         return self._tree.pss_mb() if self._tree else 0
 
     def stop(self) -> None:
-        """Suspend the server while others run."""
+        """Suspend the server while others run, if it was started here."""
         if self._tree:
             self._tree.stop()
 
@@ -147,7 +149,9 @@ class ServerUnderTest:
 
 
 def answers(url: str) -> bool:
-    """Whether `url` answers 2xx, 401 or 403. The load supplies any API key."""
+    """Whether `url` answers 2xx, 401 or 403. A server that asks for an API key is ready; the load
+    sends the key.
+    """
     try:
         Address(url).ask("", timeout=READY_TIMEOUT)
     except StatusError as error:
@@ -158,7 +162,7 @@ def answers(url: str) -> bool:
 
 
 def port_of(entry: Entry) -> int:
-    """The port of the URL, or a free one."""
+    """The port in the entry's URL, or a free port if there is none."""
     return (urllib.parse.urlsplit(entry.url).port if entry.url else None) or free_port()
 
 

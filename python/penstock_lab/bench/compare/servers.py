@@ -15,8 +15,8 @@ from penstock_lab.bench.target import base_url
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A server of the comparison. Without a recipe it already runs at `url`. Without a `url` it
-    gets a free port.
+    """A server of the comparison. Without a recipe, it already runs at `url`. With a recipe but no
+    `url`, it is started on a free port.
     """
 
     name: str
@@ -77,7 +77,7 @@ def _entry(
         return _at_url(name, where, starts.get(name), added.get(name))
     if name in starts:
         raise InvalidValueError("--start", name, "a server that is given as NAME=http://HOST:PORT")
-    # Without a file, look the recipe up by name.
+    # Without `=FILE`, look the recipe up by name.
     recipe = load_recipe(Path(where)) if equals else find_recipe(name, directory)
     return Entry(name, replace(recipe, name=name, command=[*recipe.command, *added.get(name, ())]))
 

@@ -24,13 +24,13 @@ Result = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Statistic:
-    """A number of a run: its key, its label, and whether higher is better."""
+    """A number in the result of a run: its key, its label, and whether higher is better."""
 
     key: str
     label: str
     higher_is_better: bool = False
     compared: bool = True
-    """Whether its ratio to a baseline is meaningful."""
+    """Whether a ratio to the baseline server's value is meaningful."""
 
 
 THROUGHPUTS = (
@@ -47,7 +47,7 @@ PROCESS = (
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A workload and, if several runs share its name, the point on their axis."""
+    """A workload and, if its load varies (for example the concurrency), one value of this axis."""
 
     name: str
     axis: str | None = None
@@ -60,7 +60,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A statistic over the repeats that have it."""
+    """Median and range of a statistic over the `n` repeats that have it."""
 
     median: float
     low: float
@@ -75,7 +75,9 @@ class Spread:
 
 
 def spread_of(values: Sequence[float], reference: float = 0.0) -> Spread | None:
-    """Spread of values, with the ratio to `reference` unless that is zero. None without values."""
+    """Spread of values, with the ratio of their median to `reference` unless that is zero. None
+    without values.
+    """
     if not values:
         return None
     middle = median(values)
@@ -85,23 +87,23 @@ def spread_of(values: Sequence[float], reference: float = 0.0) -> Spread | None:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Failures of one server with one workload, including partial runs."""
+    """Numbers of runs and failures of one server with one workload, including partial runs."""
 
     runs: int
     partial: int
     completed: int
     failed: int
     failures: Mapping[str, int]
-    """Count by kind. `short` means fewer output tokens than requested."""
+    """Number of failed requests by kind. `short` means fewer output tokens than requested."""
     resent: int
-    """Requests sent again because a keep-alive connection had closed. They are not failures."""
+    """Number of requests sent again because a keep-alive connection had closed; not failures."""
     prompt_mismatch: int
-    """Outputs whose prompt token count, by the server, differs from the requested one."""
+    """Number of answers in which the server counted other prompt tokens than requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """All cells in the order workload, statistic, server. Names are in the order of the results."""
+    """A comparison as a table: a cell for each workload, statistic and server."""
 
     baseline: str
     servers: Sequence[str]
@@ -112,14 +114,14 @@ class Summary:
     counts: Mapping[tuple[Workload, str], Counts]
 
     def row(self, workload: Workload, key: str) -> list[Spread | None]:
-        """One statistic of one workload for each server, in the order of `servers`."""
+        """One statistic of one workload on each server, in the order of `servers`."""
         return [self.cells.get((workload, server, key)) for server in self.servers]
 
 
 def summarise(
     results: Iterable[Result], baseline: str | None = None, order: Sequence[str] = ()
 ) -> Summary:
-    """Group the runs by server and workload. Partial runs are counted, but excluded from
+    """Summarise runs by server and workload. Partial runs are counted, but excluded from
     statistics.
 
     `baseline` is the server that ratios refer to, by default the first one. `order` lists servers
@@ -196,7 +198,9 @@ def _number(value: object) -> float | None:
 
 
 def _statistics(results: Sequence[Result]) -> list[Statistic]:
-    """Throughputs, the percentiles that the runs have (the median once), and process statistics."""
+    """The statistics that some run has: throughputs, percentiles of latencies, process statistics.
+    The median appears once, even if a run also has P50.
+    """
     keys = list(dict.fromkeys(key for result in results for key in result))
     latencies = [
         Statistic(key, f"{LATENCIES[name]} {label} ms")
@@ -210,7 +214,7 @@ def _statistics(results: Sequence[Result]) -> list[Statistic]:
 
 
 def _percentiles(keys: Iterable[str], latency: str) -> list[tuple[str, str]]:
-    """Keys of one latency with their labels: the median first, then ascending."""
+    """(key, label) for each percentile of one latency, ascending. The median counts as P50."""
     found = []
     for key in keys:
         match = _LATENCY.fullmatch(key)
@@ -223,7 +227,7 @@ def _percentiles(keys: Iterable[str], latency: str) -> list[tuple[str, str]]:
 def _cells(
     runs: Mapping[str, Iterable[Result]], statistic: Statistic, baseline: str
 ) -> dict[str, Spread]:
-    """Spreads of the servers that have the statistic."""
+    """Spread of the statistic on each server that has it."""
     values = {
         server: [value for run in own if (value := value_of(run, statistic.key)) is not None]
         for server, own in runs.items()

@@ -1,4 +1,4 @@
-"""A comparison as text: one line for each run, and tables of all."""
+"""A comparison as text: a line for each run, and a table for each workload."""
 
 from __future__ import annotations
 

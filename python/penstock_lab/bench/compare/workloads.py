@@ -12,14 +12,14 @@ from penstock.core import InvalidValueError, PenstockError
 from penstock_lab.bench.compare.summary import Workload
 
 AXES = {"time_scale": "time_scale", "request_rate": "rate", "max_concurrency": "concurrency"}
-"""Arguments in which workloads of the same name may differ, and the name of the axis."""
+"""Arguments in which workloads of the same name may differ, each with its axis name in reports."""
 
 Parse = Callable[[Sequence[str]], argparse.Namespace]
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A workload, and the arguments that define it."""
+    """A workload, and the command-line words that define it, raw and parsed."""
 
     workload: Workload
     words: Sequence[str]

@@ -1,8 +1,8 @@
 """Generated and sampled requests: random lengths, ShareGPT conversations, custom prompts.
 
-Each module has a function (options, maker, seed) -> requests that are due at once;
-`arrivals.at_times` sets their due times. Names, defaults and semantics follow `vllm bench
-serve` 0.32.
+Each module has a function (options, maker, seed) -> requests; `maker` builds the prompts. The
+requests are due at once, until `arrivals.at_times` sets their due times. Names, defaults and
+semantics follow `vllm bench serve` 0.32.
 """
 
 from penstock_lab.bench.datasets.custom import custom_requests

@@ -16,15 +16,15 @@ EXPECTED = (
 )
 
 Row = tuple[int, str | list[Message], int]
-"""Line, prompt, output tokens."""
+"""Line number, prompt, number of output tokens."""
 
 
 def custom_requests(
     options: FileOptions, maker: PromptMaker, seed: int, chat: bool
 ) -> Sequence[Request]:
-    """Requests from the file. `chat`: whether the endpoint takes messages. `input_tokens` is 0
-    without a tokenizer. Without an `output_len`, each line has its own (`output_tokens` or
-    `output_len`).
+    """Requests from the file. `chat`: whether the endpoint takes messages. Without a tokenizer,
+    `Request.input_tokens` is 0. Without `options.output_len`, each line must give its own length
+    (`output_tokens` or `output_len`).
     """
     if options.output_len is not None and options.output_len < 1:
         raise InvalidValueError("--custom-output-len", options.output_len, "at least 1, or -1")

@@ -1,4 +1,4 @@
-"""Third-party dataset files: selection of requests, and errors with line numbers."""
+"""Reads dataset files, selects requests from them, and reports errors with line numbers."""
 
 from __future__ import annotations
 
@@ -24,22 +24,24 @@ class FileOptions:
 
     path: Path
     num_prompts: int = 0
-    """0: all requests in the file."""
+    """Number of requests to select; 0: all in the file."""
     output_len: int | None = None
-    """Output tokens to request; None: as in the file."""
+    """Output tokens for each request; None: as in the file."""
     shuffle: bool = True
     oversample: bool = True
     """Whether to repeat requests if the file has too few."""
 
     def shuffled(self, items: list[T], seed: int) -> list[T]:
-        """`items`, shuffled by the seed alone."""
+        """`items`, in random order if `shuffle` is set. The order depends only on `seed`."""
         if self.shuffle:
             items = items.copy()
             Random(f"shuffle:{seed}").shuffle(items)
         return items
 
     def take(self, requests: Iterable[Request], seed: int) -> list[Request]:
-        """The requested number of requests. PenstockError if there are none."""
+        """The first `num_prompts` requests. If there are fewer, random ones are repeated when
+        `oversample` is set. PenstockError if there are none.
+        """
         taken = list(islice(requests, self.num_prompts or None))
         if not taken:
             raise PenstockError(

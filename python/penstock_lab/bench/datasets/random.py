@@ -16,9 +16,9 @@ from penstock_lab.bench.request import Request
 
 @dataclass(frozen=True, slots=True)
 class RandomOptions:
-    """Lengths in tokens. With a range ratio r, lengths are uniform integers from floor(L(1-r)) to
-    ceil(L(1+r)). With a standard deviation, they are normal around L, rounded, and at least 1.
-    `prefix_len` is added to the input.
+    """Lengths L of inputs and outputs, in tokens. With a range ratio r, lengths are uniform
+    integers from floor(L(1-r)) to ceil(L(1+r)). With a standard deviation, they are normal around
+    L, rounded, and at least 1. `prefix_len` is added to the input.
     """
 
     num_prompts: int = 1000
@@ -59,7 +59,7 @@ def _at_least(name: str, value: int, least: int) -> None:
 
 
 def parse_range_ratio(text: str) -> tuple[float, float]:
-    """`0.3` for inputs and outputs, or `{"input": 0.3, "output": 0.5}`."""
+    """Parse --random-range-ratio: `0.3` for both, or `{"input": 0.3, "output": 0.5}`."""
     try:
         parsed = json.loads(text)
         if isinstance(parsed, dict):
@@ -71,7 +71,7 @@ def parse_range_ratio(text: str) -> tuple[float, float]:
 
 
 def random_requests(options: RandomOptions, maker: PromptMaker, seed: int) -> Sequence[Request]:
-    """Requests whose prompts share nothing but the prefix.
+    """Requests whose prompts have nothing in common except the prefix of `prefix_len` tokens.
 
     A requested length includes the tokens that the tokenizer adds (`maker.special`), but not those
     of a chat template. The same seed gives the same lengths for any vocabulary.

@@ -1,4 +1,6 @@
-"""ShareGPT: the first human turn is the prompt; its answer determines the output length."""
+"""ShareGPT conversations: the first human turn is the prompt; the length of the answer to it is the
+output length.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,9 @@ Pair = tuple[str, str]
 
 
 def sharegpt_requests(options: FileOptions, maker: PromptMaker, seed: int) -> Sequence[Request]:
-    """Requests from the file. Skipped are prompts with fewer than 4 or more than 1024 tokens,
-    answers with fewer than 4 (unless `output_len` is set), and pairs with more than 2048 tokens in
-    total.
+    """Requests from the file. A conversation is skipped if its prompt has fewer than 4 or more than
+    1024 tokens, if its answer has fewer than 4 tokens (unless `output_len` is set), or if both have
+    more than 2048 tokens in total.
     """
     pairs = options.shuffled(list(_pairs(options.path)), seed)
     return options.take(_fitting(pairs, options, maker), seed)
@@ -74,8 +76,8 @@ def _pairs(path: Path) -> Iterator[Pair]:
 
 
 def _turns(path: Path, number: int, entry: object) -> list[tuple[str, str]]:
-    """Role and text of each turn; empty if the entry has no conversation, which occurs in the
-    published file.
+    """(role, text) for each turn. Empty if the entry has no conversation; the published file has
+    such entries.
     """
     turns = entry.get("conversations", []) if isinstance(entry, Mapping) else None
     if not isinstance(turns, list):

@@ -1,4 +1,6 @@
-"""Selects the source of words for a server, and measures its overhead in tokens."""
+"""Selects the source of single-token words for a server, and measures how many tokens the server
+adds to a prompt.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,12 @@ def make(
     as_ids: bool = False,
     vocab_size: int | None = None,
 ) -> PromptMaker:
-    """A maker of prompts with token counts as `server` counts them.
+    """A maker of prompts whose number of tokens `server` confirms.
 
-    The words come from `tokenizer` (alias, path, hub name); else from the model's own files if they
-    are local, else from the server's /tokenize, else from usage. The server counts two short
-    prompts, so that a wrong tokenizer is detected before the run. `vocab_size` is for ids without
-    any tokenizer.
+    The words come from `tokenizer` (alias, path, hub name). Without it, they come from the model's
+    own files if they are local, else from the server's /tokenize, else from the token counts in its
+    usage data. The server counts two short prompts, so that a wrong tokenizer is detected before
+    the run. With `as_ids` and `vocab_size`, no tokenizer is needed.
     """
     if as_ids and server.chat:
         raise InvalidValueError(
@@ -51,7 +53,7 @@ def _sources(server: Served, as_ids: bool) -> Iterator[Callable[[], PromptMaker 
 
 
 def _guess(name: str) -> PromptMaker | None:
-    """Maker from the model's own files; None on errors, since no flag requested it."""
+    """Maker from the model's own files. None on any error, because no flag names these files."""
     try:
         return from_file(name) if is_here(name) else None
     except PenstockError:
@@ -82,7 +84,9 @@ def _checked(server: Served, found: PromptMaker, as_ids: bool) -> PromptMaker:
 def _measured(
     server: Served, found: PromptMaker, as_ids: bool
 ) -> tuple[PromptMaker, Measured | None]:
-    """The maker with its overhead, measured by the server, else by the tokenizer's rules."""
+    """The maker with its overhead in tokens, and the server's counts that give it. Without counts,
+    the overhead follows from the tokenizer's rules.
+    """
     words: Mapping[int, str] = {} if as_ids else found.words
     name = f"{found.name}, {'token ids' if as_ids else 'text'}"
     maker = replace(found, name=name, words=words)
@@ -102,7 +106,7 @@ def _assumed(server: Served, found: PromptMaker, as_ids: bool) -> int:
 
 
 def _from_range(server: Served, vocab_size: int) -> PromptMaker:
-    """Maker for the middle half of the vocabulary: special tokens are at its ends."""
+    """Maker of ids in the middle half of the vocabulary, because special tokens are at its ends."""
     if vocab_size < 64:
         raise InvalidValueError(
             "--vocab-size", vocab_size, "the size of the model's vocabulary, at least 64"

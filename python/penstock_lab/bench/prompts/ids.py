@@ -1,4 +1,4 @@
-"""Token ids derived from a name, equal in every run and process."""
+"""Pseudo-random token ids that depend only on a name, so every run and process gets the same."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ def drawn(vocabulary: Sequence[int], name: str, rank: int, length: int) -> list[
     """`length` ids of `vocabulary`. For the same name and rank, a shorter result is a prefix of a
     longer one.
 
-    The first id is the one at `rank`, so that prompts with different ranks (modulo the vocabulary's
-    size) have no common prefix by accident.
+    The first id is at index `rank` of the vocabulary (modulo its size). Prompts with different
+    first ids cannot have a common prefix by accident.
     """
     if length <= 0:
         return []
@@ -23,18 +23,18 @@ def drawn(vocabulary: Sequence[int], name: str, rank: int, length: int) -> list[
 
 @lru_cache(maxsize=64)
 def first_rank(seed: int, vocabulary_size: int) -> int:
-    """Rank of a seed's first id; differs between seeds."""
+    """Index in the vocabulary at which a seed's ranks start; usually different for each seed."""
     return Random(f"rank:{seed}").randrange(vocabulary_size)
 
 
 def fresh(vocabulary: Sequence[int], seed: int, index: int, length: int) -> list[int]:
-    """Ids of the unique prompt number `index` for `seed`."""
+    """Ids of the prompt number `index` for `seed`, which no other index or seed shares."""
     rank = first_rank(seed, len(vocabulary)) + index
     return drawn(vocabulary, f"prompt:{seed}:{index}", rank, length)
 
 
 def block(vocabulary: Sequence[int], seed: int, hash_id: int, length: int) -> list[int]:
-    """Ids of a trace's block `hash_id`, equal for the same id in any request."""
+    """Ids of the prompt block `hash_id` of a trace, equal in every request with this block."""
     rank = first_rank(seed, len(vocabulary)) + hash_id
     return drawn(vocabulary, f"block:{seed}:{hash_id}", rank, length)
 

@@ -9,7 +9,9 @@ from penstock_lab.bench.request import Request
 
 
 class LazyRequests(Sequence[Request]):
-    """Requests `build(index)` for `indices`, built deterministically on each access."""
+    """The requests `build(index)` for each of `indices`. Each access builds the request again, so
+    `build` must be deterministic.
+    """
 
     def __init__(self, indices: Sequence[int], build: Callable[[int], Request]) -> None:
         self._indices = indices

@@ -1,4 +1,4 @@
-"""Maker based on a tokenizer file, with its whole vocabulary."""
+"""Prompt maker based on a local tokenizer file, with words from its whole vocabulary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Converts ids to prompts, and predicts the number of tokens that a server counts."""
+"""Converts token ids to prompts, and predicts how many prompt tokens a server will count."""
 
 from __future__ import annotations
 
@@ -24,13 +24,21 @@ class PromptMaker:
     one token. Empty: prompts are sent as ids.
     """
     special: int = 0
-    """Tokens that the server adds (BOS), counted within a requested length, as in vLLM's tools."""
+    """Number of special tokens that the server adds, such as BOS. A requested prompt length
+    includes them, as in vLLM's benchmark.
+    """
     template: int = 0
-    """Tokens of the chat template, not counted in a requested length, as in vLLM's tools."""
+    """Number of tokens that the chat template adds. A requested prompt length does not include
+    them, as in vLLM's benchmark.
+    """
     count_text: CountText | None = None
-    """Number of tokens of a text without special ones. None: only the server could count."""
+    """Function for the number of tokens of a text without special tokens; None if no tokenizer is
+    available.
+    """
     count_chat: CountChat | None = None
-    """Number of tokens of a rendered conversation."""
+    """Function for the number of tokens of a conversation in the chat template; its result is None
+    if it cannot tell.
+    """
 
     @property
     def overhead(self) -> int:
@@ -52,6 +60,6 @@ class PromptMaker:
         rendered = self.count_chat(messages) if self.count_chat else None
         if rendered is not None or self.count_text is None:
             return rendered
-        # Without the template, assume the overhead of a single message for each message.
+        # Without the chat template, assume that each message has the overhead of a single one.
         contents = [str(message.get("content", "")) for message in messages]
         return sum(map(self.count_text, contents)) + self.template * len(messages)

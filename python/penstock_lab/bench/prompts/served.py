@@ -1,4 +1,6 @@
-"""The server's own tokenizer over HTTP: /tokenize of vLLM and Penstock, or of llama.cpp."""
+"""Prompt maker that uses the server's tokenizer over HTTP: /tokenize in the format of vLLM and
+Penstock, or of llama.cpp.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,13 @@ from penstock_lab.bench.prompts.words import COMMON, usable
 from penstock_lab.bench.request import Message
 
 LIMIT = 256
-"""Maximum number of words tried. Each takes a request."""
+"""Maximum number of words in the vocabulary. To test a word takes an HTTP request."""
 MINIMUM = 16
 
 Tokenize = Callable[[str, bool], list[int] | None]
-"""Ids of a text, with or without special tokens. None if /tokenize has another format."""
+"""Function (text, whether to add special tokens) -> token ids; None if the server's /tokenize has
+another format.
+"""
 
 
 def from_server(server: Served) -> PromptMaker | None:

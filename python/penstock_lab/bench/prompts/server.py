@@ -20,8 +20,8 @@ class Reply(NamedTuple):
 
 
 class Fetch(Protocol):
-    """One HTTP request with a complete answer. `path` starts at the server's root (`/tokenize`,
-    `/v1/completions`).
+    """Sends one HTTP request and returns the complete answer. `path` starts at the server's root,
+    for example `/tokenize` or `/v1/completions`.
 
     An unreachable server is a PenstockError; an answer with any status is a Reply.
     """
@@ -40,14 +40,16 @@ class Served:
     endpoint: str = "/v1/completions"
     fetch: Fetch | None = None
     root: str | None = None
-    """Root of the model in /v1/models, often the path of its files."""
+    """Field `root` of the model in /v1/models, often the path of its files."""
 
     @property
     def chat(self) -> bool:
         return self.endpoint.rstrip("/").endswith("/chat/completions")
 
     def prompt_tokens(self, prompt: Prompt) -> int | None:
-        """Token count of `prompt` by the server's usage data; None without it."""
+        """Number of prompt tokens that the server reports in its usage data for `prompt`; None if
+        it reports none.
+        """
         if self.fetch is None:
             return None
         reply = self.fetch("POST", self.endpoint, self._one_token(prompt))
@@ -73,7 +75,7 @@ class Served:
 
 
 def as_messages(prompt: Prompt) -> Sequence[Message]:
-    """The conversation of a prompt for a chat endpoint."""
+    """A prompt as the messages of a chat request: a text becomes one user message."""
     if isinstance(prompt, str):
         return [{"role": "user", "content": prompt}]
     messages = [item for item in prompt if isinstance(item, Mapping)]
@@ -86,7 +88,7 @@ def as_messages(prompt: Prompt) -> Sequence[Message]:
 
 
 def excerpt(body: object) -> str:
-    """The beginning of an answer, for messages."""
+    """The beginning of an answer's body, for error messages."""
     text = str(body)
     return text if len(text) <= EXCERPT else text[:EXCERPT] + "..."
 

@@ -1,4 +1,6 @@
-"""Token counts from requests for one token: authoritative for overhead, last resort for words."""
+"""Token counts in the server's usage data, from requests for one output token. They are the best
+source for the overhead, and the last resort for finding single-token words.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +12,17 @@ from penstock_lab.bench.prompts.server import Served
 from penstock_lab.bench.prompts.words import COMMON
 
 LIMIT = 32
-"""Maximum number of words tried. Each costs the server a prompt and a token."""
+"""Maximum number of words in the vocabulary. To test a word takes a request to the model."""
 MINIMUM = 16
 SHORT, LONG = 12, 36
-"""Prompt lengths that distinguish a constant overhead from a wrong count."""
+"""Lengths in tokens of two test prompts. If the server adds the same number to both, this is its
+overhead; otherwise the words are not single tokens.
+"""
 
 
 def from_usage(server: Served) -> PromptMaker | None:
-    """A maker of common words that the server counts as one token each; None if it reports no
-    usage.
+    """A maker of common words that the server counts as one token each. None if there are too few,
+    or if the server reports no usage.
 
     The ids are placeholders: such prompts can only be sent as text.
     """
@@ -41,7 +45,7 @@ def from_usage(server: Served) -> PromptMaker | None:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Number of tokens that the server counted in prompts of SHORT and LONG ids."""
+    """Numbers of tokens that the server counted in prompts of SHORT and of LONG words."""
 
     short: int
     long: int
@@ -56,7 +60,9 @@ class Measured:
 
 
 def measure(server: Served, maker: PromptMaker) -> Measured | None:
-    """Let the server count two prompts. None without usage data or a server."""
+    """Let the server count the tokens of two prompts. None without a server, or if it reports no
+    usage.
+    """
     counts = [
         server.prompt_tokens(maker.prompt(_spread(maker.vocabulary, length)))
         for length in (SHORT, LONG)

@@ -1,4 +1,4 @@
-"""Selection of single-token words, and candidates for an unknown vocabulary."""
+"""Selects words that are single tokens, and lists candidates for an unknown vocabulary."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 Encode = Callable[[str], list[int]]
 
 LIMIT = 8192
-"""Larger vocabularies do not change a server's load."""
+"""Maximum number of words. More would not change the load on a server."""
 
 
 def usable(candidates: Iterable[str], encode: Encode, limit: int = LIMIT) -> dict[int, str]:

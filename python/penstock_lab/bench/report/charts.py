@@ -11,16 +11,16 @@ Range = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A quantity, its unit, and its layout."""
+    """An axis of a plot: its quantity, unit and scale."""
 
     label: str
     unit: str = ""
     log: bool | None = None
-    """None: logarithmic if the range is large."""
+    """Whether the axis is logarithmic; None: if the range of the values is large."""
     zero: bool = False
     """Whether a linear axis must include zero."""
     low: float = 0.0
-    """Lowest value of a logarithmic axis."""
+    """Lower end of a logarithmic axis; smaller values are not shown."""
     ends: Range | None = None
     """Ends of a linear axis; None: the range of the values."""
     ticks: tuple[float, ...] = ()
@@ -33,7 +33,9 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One point of a plot in the units of its axes. Ranges are the spread over repeats."""
+    """One point of a plot, in the units of the axes. `x_range` and `y_range` are the smallest and
+    largest value over the repeats.
+    """
 
     x: float
     y: float
@@ -41,7 +43,7 @@ class Point:
     x_range: Range | None = None
     y_range: Range | None = None
     emphasis: str = ""
-    """Reason for highlighting the point by a ring (a knee); empty for none."""
+    """Reason for a ring around the point, such as `knee`; empty for no ring."""
     marked: bool = True
 
 
@@ -56,7 +58,9 @@ class Series:
     points: tuple[Point, ...]
     line: bool = True
     light: bool = False
-    """A companion of the series with this style: thin, hollow markers, not in the legend."""
+    """Whether this is a companion of another series with the same style. It has a thin line and
+    hollow markers, and is not in the legend.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,7 @@ class Plot:
 
 @dataclass(frozen=True, slots=True)
 class Gantt:
-    """A Gantt chart of requests, with time to the right."""
+    """A Gantt chart: a row for each request, with time on the horizontal axis."""
 
     key: str
     title: str

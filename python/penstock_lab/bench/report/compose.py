@@ -1,4 +1,4 @@
-"""Composes the document: content and order."""
+"""Composes the report document: which sections it has, and in which order."""
 
 from __future__ import annotations
 
@@ -143,7 +143,9 @@ def _distributions(
 
 
 def _gantts(collection: Collection, workload: str, points: Sequence[float | None]) -> list[Chart]:
-    """One Gantt chart for each server, at the last load only, to keep the page small."""
+    """A Gantt chart for each of the first few servers, only at the last of `points`, to keep the
+    page small.
+    """
     charts = []
     for server in collection.servers[: max(MOST_GANTTS // len(collection.workloads), 1)]:
         run = timelines.example(collection.of(workload, server, points[-1]))
@@ -165,7 +167,9 @@ def _measurement(collection: Collection) -> Iterator[Section]:
 
 
 def _with_unique_keys(document: Document) -> Document:
-    """Number charts whose names are equal as file names."""
+    """The document with distinct chart keys, because keys become file names. A repeated key gets a
+    number.
+    """
     seen: dict[str, int] = {}
 
     def unique(chart: Chart) -> Chart:

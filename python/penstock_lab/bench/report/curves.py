@@ -1,4 +1,6 @@
-"""Charts over the axis of a workload: throughput against TTFT, and latencies against load."""
+"""Charts of a workload that was measured at several loads: throughput against TTFT, and latencies
+against load.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from penstock_lab.bench.report.runs import Collection, spread, tail_percentile
 from penstock_lab.bench.report.wording import AXES, human, listing, plain, slug, time_unit
 
 FULLY_LABELLED = 3
-"""Maximum number of servers with labels at all points; else only ends and knees have them."""
+"""With at most this many servers, every point has a label; with more, only ends and knees do."""
 
 
 def knee(collection: Collection, workload: str, server: str) -> float | None:
@@ -30,8 +32,8 @@ def knee(collection: Collection, workload: str, server: str) -> float | None:
 
 
 def throughput_against_ttft(collection: Collection, workload: str) -> Plot | None:
-    """One curve for each server, one point for each load. None unless the axis is a load with at
-    least two points.
+    """One curve for each server, with one point for each load. None unless the workload was
+    measured at two or more concurrencies or request rates.
     """
     axis = collection.axis(workload)
     if axis not in ("concurrency", "rate") or len(collection.points(workload)) < 2:
@@ -99,8 +101,8 @@ def _curve_words(series: Sequence[Series], axis: str, unit: str) -> str:
 
 
 def latencies_against_load(collection: Collection, workload: str) -> list[Plot]:
-    """Median and tail of each latency over the axis of a workload. Empty without an axis with at
-    least two points.
+    """A plot for each latency: its median and highest percentile at each point of the workload's
+    axis. Empty if there are fewer than two points.
     """
     axis = collection.axis(workload)
     if axis is None or len(collection.points(workload)) < 2:
@@ -152,7 +154,9 @@ def _over_axis(
 
 
 def shown_points(collection: Collection, workload: str) -> list[float]:
-    """Up to three loads whose single requests are shown: lightest, knee or middle, heaviest."""
+    """Up to three loads for the charts of single requests: the lightest, a knee or else the middle
+    one, and the heaviest.
+    """
     points = collection.points(workload)
     if len(points) <= 3:
         return points

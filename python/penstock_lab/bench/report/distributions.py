@@ -1,4 +1,4 @@
-"""Cumulative distributions of the four latencies."""
+"""Charts with the cumulative distributions of the four latencies (TTFT, TPOT, ITL, E2EL)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WIDE_FROM = 8.0
 EXACT = 400
 """Maximum number of values drawn individually; more are drawn as quantiles."""
 NAMED = (50.0, 90.0, 99.0)
-"""Percentiles with a marker. Each is exact."""
+"""Percentiles with a marker on the curve. They are computed exactly from all values."""
 # Denser towards the tail, where the curves of servers diverge.
 _GRID = (
     *(index * 0.5 for index in range(180)),
@@ -25,11 +25,13 @@ _GRID = (
 )
 
 Group = tuple[str, int, Sequence[Run]]
-"""Legend name, style, and runs whose requests are pooled."""
+"""One curve: legend name, style, and the runs whose requests it combines."""
 
 
 def by_server(collection: Collection, workload: str, point: float | None) -> list[Plot]:
-    """One chart for each latency at one load, a curve for each server; repeats are pooled."""
+    """A chart for each latency at one load, with a curve for each server. A curve combines the
+    requests of all repeats.
+    """
     groups = [
         (server, collection.styles[server], collection.of(workload, server, point))
         for server in collection.servers
@@ -38,7 +40,7 @@ def by_server(collection: Collection, workload: str, point: float | None) -> lis
 
 
 def by_load(collection: Collection, workload: str, points: Sequence[float]) -> list[Plot]:
-    """Charts of a single server, with one curve for each load."""
+    """A chart for each latency with a curve for each load, for a workload with a single server."""
     axis = collection.axis(workload)
     groups = [
         (at(axis, point), index, collection.of(workload, None, point))
@@ -86,8 +88,9 @@ def _plot(
 
 
 def _axis(name: str, unit: str, factor: float, samples: Sequence[Sequence[float]]) -> Axis:
-    """The axis, logarithmic if tails would otherwise squeeze the curves. It starts at the first
-    percentile, because tokens that arrive together have gaps of zero.
+    """The axis for latencies. It is logarithmic if the slowest values are so large that a linear
+    axis would squeeze the curves. It then starts at the first percentile, because tokens that
+    arrive together have gaps of zero.
     """
     low = min(percentile(values, 1) for values in samples)
     wide = low > 0 and max(values[-1] for values in samples) >= WIDE_FROM * low
@@ -101,9 +104,10 @@ def _series(name: str, style: int, values: Sequence[float], factor: float) -> Se
 
 
 def quantiles(ordered: Sequence[float]) -> list[tuple[float, float, bool]]:
-    """(value, percent, is a named percentile) of ascending values, ascending.
+    """Points of the cumulative distribution of the ascending values `ordered`: (value, percent,
+    whether `percent` is in NAMED).
 
-    Percentiles interpolate linearly, so for a small sample the line between points is exact, too.
+    Percentiles interpolate linearly, so for a small sample the lines between points are exact, too.
     """
     if not ordered:
         return []

@@ -1,4 +1,6 @@
-"""A report as plain data: sections of text, tables and charts. `page` and `markdown` write it."""
+"""A report as plain data: sections with text, tables and charts. `page` writes it as HTML,
+`markdown` as Markdown.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ class Mark(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A table cell: text, detail below it, and a mark."""
+    """A table cell: its text, a ratio beside it, smaller detail below it, and a verdict's mark."""
 
     text: str
     ratio: str = ""
@@ -74,7 +76,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Charts:
-    """Charts side by side if there is room. Folded: initially closed."""
+    """A group of charts, side by side if there is room. If `folded`, it is closed at first."""
 
     title: str
     charts: tuple[Chart, ...]
@@ -92,13 +94,13 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """Headline of a workload."""
+    """The main result of a workload: a number, and a sentence about it."""
 
     subject: str
     figure: str
-    """Its number with the unit, such as `1.42×`."""
+    """The number with its unit, such as `1.42×`."""
     caption: str
-    """Meaning of the number."""
+    """What the number means."""
     text: str
     partial: bool = False
 
@@ -113,7 +115,7 @@ class Document:
 
     @property
     def charts(self) -> list[Chart]:
-        """All charts, in order."""
+        """All charts, in the order of the document."""
         groups = [
             block
             for section in self.sections

@@ -36,16 +36,18 @@ PARTS = (
     ("to first token", "#c94f00", 0.92),
     ("decode", "#0072b2", 0.6),
 )
-"""Parts of a request: name, colour, and share of the row's height as a second cue."""
+"""Phases of a request in a Gantt chart: name, colour, and height of the bar as a share of the row's
+height, so that colour is not the only cue.
+"""
 DARK, QUIET = "#1d2126", "#59616b"
 LOG_FROM = 40.0
 """Ratio of largest to smallest value above which an axis is logarithmic by default."""
 LARGEST = 1e100
-"""Larger values are not drawn."""
+"""Values from this size on are not drawn."""
 LONGEST_TITLE, LONGEST_NAME = 84, 40
-"""Lengths in characters."""
+"""Maximum lengths in characters of a chart's title and of a name in its legend."""
 MANY = 40
-"""Series without a line get small markers if they have more points than this."""
+"""A series of dots without a line has small markers if it has more points than this."""
 SETTINGS: Any = {
     "text.parse_math": False,  # Server names are not formulas.
     "font.size": 9,
@@ -76,7 +78,7 @@ class Picture:
 
 
 def draw(charts: Iterable[Chart]) -> dict[str, Picture]:
-    """Pictures, keyed by chart.
+    """Pictures by the key of their chart.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -91,7 +93,7 @@ def draw(charts: Iterable[Chart]) -> dict[str, Picture]:
 
 
 def write(pictures: Mapping[str, Picture], stem: Path) -> dict[str, str]:
-    """Write each picture to `STEM-KEY.png`; returns file names by key."""
+    """Write each picture to `STEM-KEY.png`; returns the file names by chart key."""
     names = {key: f"{stem.name}-{key}.png" for key in pictures}
     for key, name in names.items():
         stem.with_name(name).write_bytes(pictures[key].png)
@@ -214,7 +216,7 @@ def _label(name: str) -> str:
 
 
 def _gantt(axes: Axes, chart: Gantt, pitch: float) -> None:
-    """Draw rows with a height of `pitch` points."""
+    """Draw the chart with rows of `pitch` points (1/72 inch) in height."""
     rows = len(chart.requests)
     parts = [request_parts(request) for request in chart.requests]
     for index, (name, colour, share) in enumerate(PARTS):
@@ -240,9 +242,10 @@ def _gantt(axes: Axes, chart: Gantt, pitch: float) -> None:
 
 
 def request_parts(request: RequestRow) -> tuple[Range | None, Range | None, Range | None]:
-    """Client queue, time to first token and decode of a request; None if absent or unknown.
+    """(start, end) of the three phases of a request: client queue, time to first token, decode.
+    None for a phase that is absent or unknown.
 
-    A request without a first event has no decode; its second part lasts until its end.
+    A request without a first event has no decode phase; its second phase lasts until its end.
     """
     first = request.first if math.isfinite(request.first) else request.ended
     return (

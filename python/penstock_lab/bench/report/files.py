@@ -1,4 +1,6 @@
-"""Result files of a directory, which are untrusted: invalid files are reported and skipped."""
+"""Reads the result files of a directory, which are untrusted. Invalid ones are reported and
+skipped.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from penstock_lab.bench.report.wording import clean
 
 MOST_BYTES = 1 << 30
 _LARGEST = 1e15
-"""Maximum plausible number; larger ones count as missing."""
+"""Numbers from this size on are implausible and count as missing."""
 
 Result = dict[str, Any]
 
@@ -114,8 +116,8 @@ def sequence(value: object) -> list[Any]:
 
 
 def tidy(result: Result) -> Result:
-    """A result with finite numbers, and `penstock` fields of the right types, so that readers need
-    no further checks.
+    """A copy of a result without implausible numbers, whose `penstock` fields have the right types.
+    Readers need no further checks.
     """
     kept = {
         key: value

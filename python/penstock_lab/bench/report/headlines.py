@@ -1,4 +1,4 @@
-"""One sentence for each workload: winner, ratio, spread."""
+"""The headline of each workload: which server is best, by which ratio, with which spread."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LATENCY = Measure("median_e2el_ms", "median end-to-end latency", "ms", False)
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A server with its compared runs."""
+    """A server, the runs by which it is compared, and the spread of their statistic."""
 
     server: str
     runs: Sequence[Run]
@@ -42,7 +42,7 @@ class Decision:
     best: Standing
     other: Standing
     level: tuple[str, ...]
-    """Servers within the spread of the best one."""
+    """Servers that are indistinguishable from the best one."""
 
 
 def headline(collection: Collection, workload: str, baseline: str) -> Headline:
@@ -119,7 +119,7 @@ def _latencies(runs: Sequence[Run]) -> str:
 
 
 def _peak(collection: Collection, workload: str, server: str) -> Standing | None:
-    """The load at which a server generates the most output tokens per second."""
+    """A server's runs at the load with the highest output throughput; None without throughput."""
     points: Sequence[float | None] = collection.points(workload) or [None]
     candidates = [_standing(collection, workload, server, point, THROUGHPUT) for point in points]
     known = [one for one in candidates if one is not None]
@@ -135,7 +135,9 @@ def _standing(
 
 
 def _contest(collection: Collection, workload: str, baseline: str) -> tuple[str, str, str]:
-    """Contest of servers: highest throughput wins; within the spread, lowest latency."""
+    """(figure, caption, text) that compare the servers. The highest throughput wins, or the lowest
+    latency if the throughputs are indistinguishable.
+    """
     axis = collection.axis(workload)
     points = collection.points(workload)
     heaviest = _heaviest(collection, workload)
@@ -171,9 +173,10 @@ def _heaviest(collection: Collection, workload: str) -> float | None:
 
 
 def _decide(standings: Sequence[Standing], measure: Measure, baseline: str) -> Decision | None:
-    """The winner, and the server it is compared with: the baseline, or the best of those beaten.
+    """The winner, and the server that it is compared with: the baseline if it lost, else the second
+    best distinguishable server.
 
-    None if the winner's runs overlap with the baseline's, or with all others.
+    None if the winner is indistinguishable from the baseline, or from all other servers.
     """
     ranked = sorted(standings, key=lambda one: one.value.median, reverse=measure.higher)
     level = [one for one in ranked[1:] if same(ranked[0].value, one.value)]
@@ -204,7 +207,7 @@ def _won(
 
 
 def _ratio_spread(best: Standing, other: Standing, measure: Measure) -> str:
-    """Range of the ratio over repeats that both servers have."""
+    """Text with the range of the ratio over the repeats that both servers have."""
     theirs = {run.repeat: run.value(measure.key) for run in other.runs}
     pairs = [
         (run.value(measure.key), theirs.get(run.repeat)) for run in best.runs if not run.partial
@@ -216,7 +219,7 @@ def _ratio_spread(best: Standing, other: Standing, measure: Measure) -> str:
 
 
 def _beside(best: Standing, other: Standing) -> str:
-    """The winner's cost or further gain: its median TTFT at that load."""
+    """A sentence about the winner's median TTFT at that load, compared with the other server's."""
     mine, its = spread(best.runs, DELAY.key), spread(other.runs, DELAY.key)
     if mine is None or its is None or not its.median:
         return ""

@@ -1,4 +1,4 @@
-"""The document as Markdown (with GitHub's tables); pictures are linked by file name."""
+"""Writes a report document as Markdown with GitHub's tables. Pictures are linked by file name."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ _SPECIAL = re.compile(r"([\\`*_\[\]<>|&$~#!])")
 
 
 def markdown(document: Document, pictures: Mapping[str, str]) -> str:
-    """Content of the file. `pictures` has file names by chart key; other charts are named."""
+    """Content of the Markdown file. `pictures` has file names by chart key. A chart without a
+    picture appears as text.
+    """
     return "\n\n".join(_parts(document, pictures)) + "\n"
 
 
 def text(words: str) -> str:
-    """Text on one line, with all characters escaped that could be read as markup."""
+    """`words` on one line, with all characters escaped that Markdown could read as markup."""
     return _SPECIAL.sub(r"\\\1", " ".join(clean(words).split()))
 
 

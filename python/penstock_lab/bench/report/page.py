@@ -1,4 +1,6 @@
-"""The document as one self-contained HTML page without scripts, fonts or network requests."""
+"""Writes a report document as one self-contained HTML page, without scripts, fonts or network
+requests.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from penstock_lab.bench.report.document import (
 from penstock_lab.bench.report.drawing import Picture
 from penstock_lab.bench.report.wording import clean
 
-# Content Security Policy: the page may fetch nothing, whatever a result file contains.
+# Content Security Policy: the page cannot load anything, even if a result file contains markup.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
@@ -33,8 +35,8 @@ def style_sheet() -> str:
 
 
 def page(document: Document, pictures: Mapping[str, Picture]) -> str:
-    """Content of the file. `pictures` has pictures by chart key; a chart without one is shown as
-    text.
+    """Content of the HTML file. `pictures` has pictures by chart key; a chart without a picture is
+    shown as text.
     """
     title = words(document.title)
     head = (
@@ -121,7 +123,7 @@ def _folded(title: str, inner: str, number: int = 0) -> str:
 
 
 def _figure(chart: Chart, picture: Picture | None) -> str:
-    """The picture, which includes its title and notes, or else the chart's texts."""
+    """HTML of a chart: the picture, which includes title and notes, or else these as text."""
     said = words(chart.description)
     if picture:
         shown = f'<img src="{picture.data_url}" alt="{words(chart.title)}. {said}">'
@@ -183,7 +185,7 @@ def _cell(cell: Cell) -> str:
 
 
 def _ratio(cell: Cell) -> str:
-    """The ratio with its sign, and the verdict as a word for screen readers."""
+    """HTML of a cell's ratio, with the verdict as a sign, and as a word for screen readers."""
     mark = f' {cell.mark.sign}<i class="heard"> {cell.mark.word}</i>' if cell.mark else ""
     kind = cell.mark.name.lower() if cell.mark else "plain"
     return f'<span class="mark-{kind}">{words(cell.ratio)}{mark}</span>'

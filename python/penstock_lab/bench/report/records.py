@@ -1,4 +1,4 @@
-"""Tables about the measurement itself: failures, accuracy of the load, servers, files."""
+"""Tables about how the measurement went: failures, accuracy of the load, servers, files."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def _failure_row(workload: str, server: str, runs: Sequence[Run]) -> tuple[Cell,
 
 
 def load_made(collection: Collection) -> Table:
-    """Accuracy of the load: lateness of the client, prompt tokens counted by the server, CPU of
-    other processes. Empty columns are omitted.
+    """How exactly the intended load was generated: lateness of requests, prompt tokens by the
+    server's count, CPU use of other processes. Empty columns are omitted.
     """
     columns = (
         Column("Workload", numeric=False),
@@ -130,7 +130,7 @@ def _load_row(workload: str, server: str, runs: Sequence[Run]) -> tuple[Cell, ..
 
 
 def _client_share(run: Run) -> float | None:
-    """CPU time of the client's thread, as a percentage of one core."""
+    """CPU time of the load generator's thread, as a percentage of one core."""
     cpu, duration = number(run.own.get("client_cpu_s")), run.value("duration")
     return 100 * cpu / duration if cpu is not None and duration else None
 
@@ -179,7 +179,7 @@ def _server_row(name: str, facts: dict[str, object]) -> tuple[Cell, ...]:
 
 
 def _words(value: object) -> str:
-    """Any JSON value on one line: a command as words, an environment as assignments."""
+    """A JSON value as text on one line: lists as words, objects as KEY=VALUE."""
     if value is None or value == "":
         return ""
     if isinstance(value, dict):
@@ -201,7 +201,7 @@ def commands(collection: Collection) -> Listing | None:
 
 
 def files(collection: Collection) -> Table:
-    """Every file with its run."""
+    """A table with a row for each result file and its run."""
     columns = (
         "File",
         "Date",
@@ -239,7 +239,7 @@ def _file_row(run: Run) -> tuple[Cell, ...]:
 
 
 def warnings(collection: Collection) -> tuple[str, ...]:
-    """Warnings to read before the numbers: problems, partial runs, skipped files."""
+    """Warnings for the top of the report: problems while comparing, partial runs, skipped files."""
     partial = [run.file for run in collection.runs if run.partial]
     found = [clean(str(trouble)) for trouble in sequence(collection.comparison.get("troubles"))]
     if partial:

@@ -1,4 +1,6 @@
-"""Single requests of a run, from arrays of `--save-detailed` in Penstock's or vLLM's format."""
+"""Single requests of a run, from the arrays that `--save-detailed` writes. Penstock's and vLLM's
+formats are supported.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ class RequestRow:
     sent: float
     first: float
     last: float
-    """Arrival of the last event."""
+    """Arrival time of the last event, an event being a piece of the output."""
     ended: float
     gaps: tuple[float, ...]
     output_tokens: int
@@ -46,8 +48,8 @@ class RequestRow:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """One of the four latencies: its key in result files, its name, and a function that computes
-    it.
+    """One of the four latencies: its key in result files, its names, and a function that computes
+    its values in seconds from a request.
     """
 
     key: str
@@ -69,7 +71,7 @@ LATENCIES = (
 
 
 def pooled(requests: Iterable[RequestRow], latency: Latency) -> list[float]:
-    """A latency of all successful requests in milliseconds, ascending."""
+    """The values of a latency in all successful requests, in milliseconds, ascending."""
     values = (
         value for request in requests if not request.failure for value in latency.values(request)
     )
@@ -127,7 +129,9 @@ def _seconds(value: object) -> float:
 
 
 def _column(values: object, total: int) -> list[float]:
-    """Numbers of a column, else NaN; all NaN if the column is missing or has another length."""
+    """`total` numbers, NaN where `values` has none. All are NaN if `values` is missing or has
+    another length.
+    """
     found = sequence(values)
     return [_seconds(value) for value in found] if len(found) == total else [NAN] * total
 

@@ -1,4 +1,6 @@
-"""Runs of a report: validated results with a server, a workload and a point on an axis."""
+"""Runs of a report: validated results, each with a server, a workload and a point on the workload's
+axis (such as a concurrency).
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ class Run:
 
     @property
     def failures(self) -> Mapping[str, int]:
-        """Failures by kind. A file with only their number has a single kind."""
+        """Number of failed requests by kind. If the file has only a total, its kind is `failed`."""
         known: Mapping[str, int] = self.own.get("failures") or {}
         return known if known or not self.failed else {"failed": self.failed}
 
@@ -66,7 +68,7 @@ class Collection:
         return list(dict.fromkeys(run.workload.name for run in self.runs))
 
     def of(self, workload: str, server: str | None = None, point: float | None = None) -> list[Run]:
-        """Runs of a workload, optionally restricted to one server and one point of the axis."""
+        """Runs of a workload, restricted to one server and one point of the axis if given."""
         return [
             run
             for run in self.runs
@@ -90,7 +92,9 @@ class Collection:
 
 
 def tail_percentile(runs: Iterable[Run], latency: str) -> str | None:
-    """The highest percentile of a latency, up to 99, that the runs have, in the form `p99`."""
+    """The highest percentile of a latency above the median and up to P99 that the runs have, such
+    as `p99`; None without any.
+    """
     known = {
         key.split("_")[0] for run in runs for key in run.result if key.endswith(f"_{latency}_ms")
     }
@@ -106,7 +110,9 @@ def _rank(name: str) -> float | None:
 
 
 def spread(runs: Iterable[Run], key: str) -> Spread | None:
-    """Spread of a statistic over complete repeats, else over partial ones; None without any."""
+    """Spread of a statistic over the complete runs, or over all runs if none is complete. None
+    without values.
+    """
     every = list(runs)
     complete = [run for run in every if not run.partial] or every
     values = [value for run in complete if (value := run.value(key)) is not None]
@@ -114,7 +120,9 @@ def spread(runs: Iterable[Run], key: str) -> Spread | None:
 
 
 def collect(found: Found) -> Collection:
-    """Runs sorted by date; servers in the order of the comparison, else of appearance."""
+    """Runs sorted by date. Servers are in the order of comparison.json; those that it does not list
+    follow in order of appearance.
+    """
     results = _adopted(found.results)
     runs = [_run(name, result) for name, result in results]
     order = [

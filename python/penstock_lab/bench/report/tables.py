@@ -1,4 +1,4 @@
-"""Tables of numbers: ratios to a baseline, percentiles, rounds."""
+"""Tables of measurements: medians with ratios to a baseline, percentiles, rounds."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from penstock_lab.bench.report.wording import AXES, NOTHING, at, human, human_ra
 from penstock_lab.bench.stats import percentile
 
 SAME = 0.02
-"""Relative difference below which medians count as equal, regardless of spread."""
+"""Medians that differ by at most this share count as equal, even if the ranges do not overlap."""
 _PERCENTS = (50, 90, 99)
 
 
 def ratios(collection: Collection, summary: Summary, workload: str) -> Table | None:
-    """Medians over repeats, their spread, and their ratio to the baseline."""
+    """Table with the medians over repeats, their range, and their ratio to the baseline."""
     places = sorted(
         (one for one in summary.workloads if one.name == workload), key=lambda one: one.point or 0
     )
@@ -69,7 +69,9 @@ def _by_place(
 
 
 def _statistics(collection: Collection, summary: Summary, workload: str) -> list[Statistic]:
-    """Throughputs, and median and tail of each latency that the runs have."""
+    """The statistics for the columns, as far as the runs have them: throughputs, memory, and median
+    and highest percentile of each latency.
+    """
     runs = collection.of(workload)
     wanted = {"output_throughput", "request_throughput", "request_goodput", "pss_mb"}
     for latency in LATENCIES:
@@ -84,7 +86,7 @@ def _statistics(collection: Collection, summary: Summary, workload: str) -> list
 
 
 def _column(statistic: Statistic) -> Column:
-    """`TTFT median ms` -> TTFT median, ms."""
+    """The column of a statistic: the last word of its label is the unit (`TTFT median ms`)."""
     name, _, unit = statistic.label.rpartition(" ")
     return (
         Column(name[:1].upper() + name[1:], unit) if name else Column(statistic.label.capitalize())
@@ -122,7 +124,9 @@ def _ratio_cell(summary: Summary, place: Workload, server: str, statistic: Stati
 
 
 def same(one: Spread, other: Spread) -> bool:
-    """Whether two statistics are indistinguishable: ranges overlap, or medians are nearly equal."""
+    """Whether two servers are indistinguishable: the ranges of a statistic over their repeats
+    overlap, or its medians differ by at most SAME.
+    """
     overlap = one.low <= other.high and other.low <= one.high
     return overlap or abs(one.median - other.median) <= SAME * abs(other.median)
 
@@ -169,7 +173,7 @@ def _percentile_cell(runs: Sequence[Run], latency: Latency) -> Cell | None:
 
 
 def _percentile(run: Run, latency: Latency, percent: int, ordered: Sequence[float]) -> float | None:
-    """The percentile in the file, else computed from its arrays."""
+    """The percentile in the result file, else computed from the ascending values `ordered`."""
     names = [f"p{percent}", "median"] if percent == 50 else [f"p{percent}"]
     for name in names:
         value = run.value(f"{name}_{latency.key}_ms")
@@ -212,8 +216,8 @@ def _round_cell(collection: Collection, workload: str, server: str, key: str) ->
 def round_change(
     collection: Collection, workload: str, server: str, key: str
 ) -> tuple[float, float] | None:
-    """A statistic of the first round, and its mean over later rounds. Repeats count by their
-    median.
+    """A statistic in the first round, and its mean over the later rounds. The value of a round is
+    the median over its repeats. None if there are no later rounds.
     """
     values = []
     for point in collection.points(workload):

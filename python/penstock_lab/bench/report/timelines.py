@@ -11,9 +11,11 @@ from penstock_lab.bench.report.runs import Collection, Run
 from penstock_lab.bench.report.wording import count, slug, time_unit
 
 MOST_DOTS = 600
-"""Maximum number of dots in a chart. More are reduced to the fastest and slowest of neighbours."""
+"""Maximum number of dots for a server. With more requests, only the fastest and the slowest of each
+group of consecutive requests are drawn.
+"""
 MOST_ROWS = 200
-"""Maximum number of requests in a Gantt chart."""
+"""Maximum number of requests in a Gantt chart; only the first ones are drawn."""
 
 
 def example(runs: Sequence[Run]) -> Run | None:
@@ -23,7 +25,7 @@ def example(runs: Sequence[Run]) -> Run | None:
 
 
 def ttft_over_time(collection: Collection, workload: str, point: float | None) -> Plot | None:
-    """TTFT against send time, with a series for each server from its first repeat."""
+    """TTFT of each request against its send time, with a series from one repeat of each server."""
     examples = [example(collection.of(workload, server, point)) for server in collection.servers]
     chosen = [run for run in examples if run is not None]
     answered = [
@@ -96,7 +98,9 @@ def _dot_notes(answered: Sequence[tuple[Run, list[RequestRow]]], most: int) -> t
 
 
 def gantt(collection: Collection, run: Run) -> Gantt | None:
-    """Gantt chart of a run: client queue, TTFT, decode. None without data of single requests."""
+    """Gantt chart of a run: when each request waited in the client, waited for its first token, and
+    decoded. None without data of single requests.
+    """
     known = [request for request in run.requests or () if math.isfinite(request.due)]
     if not known:
         return None

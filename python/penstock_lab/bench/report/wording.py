@@ -1,4 +1,4 @@
-"""Text elements of a report: numbers, names of axes and points, file names, sanitised text.
+"""Formats text for a report: numbers, names of axes and points, file names, sanitised text.
 
 Numbers have three significant digits and grouped thousands, and are never NaN.
 """
@@ -15,8 +15,8 @@ NOTHING = "–"
 
 
 def human(value: float | None) -> str:
-    """A number with three significant digits: 0.0123, 1.23, 12.3, 123. Integer from 1,234 to 1e15;
-    with an exponent outside.
+    """A number with three significant digits: 0.0123, 1.23, 12.3, 123. From 1,000 on it is rounded
+    to an integer, such as 1,234. Below 1e-4 and from 1e15 on it has an exponent.
     """
     if value is None or not math.isfinite(value):
         return NOTHING
@@ -75,7 +75,7 @@ def listing(words: Sequence[str], most: int = 8) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Description of an axis."""
+    """How the report describes a workload's axis, such as the concurrency."""
 
     name: str
     title: str
@@ -86,7 +86,7 @@ class Kind:
 
 
 class _Axes(dict[str, Kind]):
-    """Axes by key. Unknown axes keep the name in the file."""
+    """Descriptions of axes by key. An unknown axis is shown under its key."""
 
     def __missing__(self, axis: str) -> Kind:
         return Kind(axis, axis)
@@ -101,7 +101,7 @@ AXES = _Axes(
 
 
 def at(axis: str | None, point: float | None) -> str:
-    """A point on an axis, such as `concurrency 8`; empty without one."""
+    """A point on an axis as text, such as `concurrency 8`; empty without a point."""
     if axis is None or point is None:
         return ""
     unit = f" {AXES[axis].unit}" if axis == "rate" else ""
@@ -109,13 +109,15 @@ def at(axis: str | None, point: float | None) -> str:
 
 
 def date_words(date: object) -> str:
-    """A result file's date, such as `20261120-101500`, for people; other text unchanged."""
+    """A result file's date, such as `20261120-101500`, as `2026-11-20 10:15:00`. Any other text
+    stays unchanged.
+    """
     found = re.fullmatch(r"(\d{4})(\d\d)(\d\d)-(\d\d)(\d\d)(\d\d)", str(date))
     return "{}-{}-{} {}:{}".format(*found.groups()) if found else str(date)
 
 
 def slug(*parts: str) -> str:
-    """A safe file name."""
+    """A file name of a-z, 0-9, `.` and `-`, made from `parts`."""
     folded = (
         unicodedata.normalize("NFKD", "-".join(filter(None, parts)))
         .encode("ascii", "ignore")
@@ -125,12 +127,16 @@ def slug(*parts: str) -> str:
 
 
 def time_unit(largest_ms: float) -> tuple[float, str]:
-    """Factor from milliseconds, and unit to show: seconds if ticks would need five digits."""
+    """Unit for an axis up to `largest_ms`, preceded by its factor from milliseconds: seconds from
+    5,000 ms on.
+    """
     return (0.001, "s") if largest_ms >= 5_000 else (1.0, "ms")
 
 
 def clean(text: str) -> str:
-    """Text without characters that XML or UTF-8 cannot represent, controls and lone surrogates."""
+    """`text` with a replacement character for each one that XML or UTF-8 cannot represent: control
+    characters and lone surrogates.
+    """
     return "".join(character if _printable(ord(character)) else "\ufffd" for character in text)
 
 

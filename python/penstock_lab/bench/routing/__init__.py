@@ -1,5 +1,5 @@
-"""Offline comparison of routing profiles: traces and synthetic workloads on modelled replicas, in
-virtual time (docs/routing.md).
+"""Compares routing profiles of the gateway offline: replays traces and synthetic workloads on
+simulated replicas, in simulated time (docs/routing.md).
 """
 
 from penstock_lab.bench.routing.replay import (

@@ -1,4 +1,6 @@
-"""Replays a workload on modelled replicas: setups for `crates/lab/sim`, and summaries."""
+"""Replays a workload on simulated replicas: writes the setup for `crates/lab/sim`, and summarises
+its report.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from penstock_lab.bench.routing.workloads import Workload
 from penstock_lab.bench.stats import summarise
 
 Spec = Mapping[str, object] | str
-"""A policy in the format of `crates/lab/sim`."""
+"""A routing policy or an engine profile in the JSON format of `crates/lab/sim`."""
 
 
 def _weighted(**weights: float) -> Spec:
@@ -47,11 +49,13 @@ class Policy:
 @dataclass(frozen=True, slots=True)
 class Fleet:
     engines: tuple[Spec, ...]
-    """Preset or profile of each replica's engine."""
+    """Simulated engine of each replica: a preset's name, or a profile."""
     poll: float = 0.05
     """Seconds between two scrapes of a replica's metrics."""
     reservations: bool = True
-    """Whether requests count as load from their dispatch, before metrics show them."""
+    """Whether a gateway counts a request as load as soon as it has sent it, before the replica's
+    metrics show it.
+    """
     gateways: int = 1
     """Number of gateways. They share the requests at random and exchange no state."""
     seed: int = 1
@@ -59,7 +63,7 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Times in milliseconds."""
+    """Result of one replay. Latencies are in milliseconds."""
 
     policy: str
     requests: int
@@ -70,19 +74,21 @@ class Summary:
     tpot_mean: float
     tpot_p99: float
     tokens_per_s: float
-    """Output tokens per second, from the first arrival to the last end."""
+    """Output tokens per second of simulated time, from the first arrival to the end of the last
+    request.
+    """
     cached: float
-    """Share of prompt tokens that were cached."""
+    """Share (0 to 1) of prompt tokens that the replicas found in their caches."""
     expected: float
-    """Share of prompt tokens that the gateway expected to be cached."""
+    """Share (0 to 1) of prompt tokens that the gateway expected to be cached."""
     unevenness: float
-    """Coefficient of variation of KV use over the replicas, averaged over the seconds."""
+    """Coefficient of variation of KV cache use over the replicas, averaged over time samples."""
     kv_use: float
     preemptions: int
 
 
 def policy(named: str) -> Policy:
-    """A policy in POLICIES, or a profile in a YAML or JSON file."""
+    """The policy `named` in POLICIES, or the routing profile in the YAML or JSON file `named`."""
     if named in POLICIES:
         return Policy(named, POLICIES[named])
     path = Path(named)
@@ -97,7 +103,9 @@ def replay(
     fleet: Fleet,
     progress: Callable[[int, int], object] | None = None,
 ) -> Summary:
-    """Replay a workload. `progress` receives the number of arrived requests, and the total."""
+    """Replay a workload with one policy. `progress` is called with the number of requests that have
+    arrived, and the total.
+    """
     from penstock._native import fleet_replay
 
     try:

@@ -1,4 +1,4 @@
-"""Workloads for a fleet: windows of traces, and synthetic arrivals."""
+"""Workloads for a fleet of replicas: windows of recorded traces, and synthetic arrivals."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ class Workload:
 def from_trace(
     trace: Trace, rate: float = 1.0, start: float = 0.0, duration: float | None = None
 ) -> Workload:
-    """A window of a trace, in seconds of its own clock, played `rate` times as fast."""
+    """The requests of a trace from second `start` on, for `duration` seconds of the trace's clock,
+    played `rate` times as fast.
+    """
     end = float("inf") if duration is None else start + duration
     arrivals = tuple(
         Arrival(
@@ -47,7 +49,7 @@ def from_trace(
 
 
 def made_up(name: str, rate: float = 1.0, duration: float | None = None, seed: int = 1) -> Workload:
-    """A workload of WORKLOADS with `rate` times as many arrivals."""
+    """The synthetic workload `name` of WORKLOADS, with `rate` times as many arrivals per second."""
     rng = random.Random(f"{name} {seed}")
     maker, seconds = WORKLOADS[name]
     arrivals = tuple(maker(rng, rate, duration or seconds))
@@ -57,7 +59,9 @@ def made_up(name: str, rate: float = 1.0, duration: float | None = None, seed: i
 def _times(
     rng: random.Random, seconds: float, rate: Callable[[float], float], most: float
 ) -> Iterator[float]:
-    """Arrival times of an inhomogeneous Poisson process, by thinning (Lewis and Shedler, 1979)."""
+    """Arrival times in seconds of a Poisson process whose rate changes over time, by thinning
+    (Lewis and Shedler, 1979). `most` is the maximum of `rate`, in arrivals per second.
+    """
     now = rng.expovariate(most)
     while now < seconds:
         if rng.random() * most < rate(now):
@@ -66,13 +70,15 @@ def _times(
 
 
 def _tokens(rng: random.Random, mean: float, cv: float = 1.0) -> int:
-    """A positive length from a gamma distribution with this mean and coefficient of variation."""
+    """A random length in tokens, at least 1, from a gamma distribution with mean `mean` and
+    coefficient of variation `cv`.
+    """
     return max(1, round(rng.gammavariate(1 / cv**2, mean * cv**2)))
 
 
 def _arrival(at: float, tokens: int, output: int, shared: tuple[str, int]) -> Arrival:
-    """An arrival whose prompt starts with the given number of blocks of a shared text. The rest is
-    unique.
+    """An arrival whose prompt starts with blocks of a shared text; `shared` is the text's name and
+    their number. The rest of the prompt is unique.
     """
     text, blocks = shared
     seed = random.Random(text).getrandbits(52)
@@ -83,7 +89,9 @@ def _arrival(at: float, tokens: int, output: int, shared: tuple[str, int]) -> Ar
 
 
 def _system_prompts(rng: random.Random, rate: float, seconds: float) -> Iterator[Arrival]:
-    """24 applications with system prompts of 1,000 to 8,000 tokens, with popularity 1/rank."""
+    """Requests to 24 applications, each with its own system prompt of 1,000 to 8,000 tokens. The
+    popularity of an application is proportional to 1/rank.
+    """
     sizes = [rng.randrange(16, 128) for _ in range(24)]
     weights = [1 / rank for rank in range(1, len(sizes) + 1)]
     for at in _times(rng, seconds, lambda _: 80 * rate, 80 * rate):
@@ -134,4 +142,6 @@ WORKLOADS: Mapping[str, tuple[Maker, float]] = {
     "mixed": (_mixed, 300.0),
     "bursts": (_bursts, 1800.0),
 }
-"""Generator and duration in seconds. Rates are for eight replicas of the preset `h100`."""
+"""Generator and default duration in seconds of each synthetic workload. Their rates suit eight
+replicas of the engine preset `h100`.
+"""

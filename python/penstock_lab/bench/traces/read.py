@@ -39,10 +39,11 @@ class Arrival:
     input_tokens: int
     output_tokens: int
     hash_ids: tuple[int, ...] = ()
-    """An id for each block of the prompt: equal leading ids mean equal prefixes. Empty if unknown.
+    """An id for each block of the prompt. Prompts with equal leading ids have equal prefixes. Empty
+    if the trace has no ids.
     """
     block_tokens: int = 0
-    """Tokens in a block; the last one may be partial."""
+    """Tokens in a block of `hash_ids`; the last block may have fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +51,9 @@ class Trace:
     path: Path
     format: str
     arrivals: tuple[Arrival, ...]
-    """Ascending in time."""
+    """Sorted by time, ascending."""
     failures: int = 0
-    """Rows skipped because the request had failed."""
+    """Number of rows skipped because the recorded request had failed."""
 
     @property
     def span(self) -> float:
@@ -61,7 +62,7 @@ class Trace:
 
 
 Row = tuple[int, Arrival]
-"""Nanoseconds on the file's clock, and the request without its time."""
+"""(arrival time in nanoseconds on the file's clock, the request with `at` still unset)."""
 
 
 def read(path: Path, format: str = "auto") -> Trace:  # noqa: A002 - the flag's name
@@ -186,7 +187,7 @@ def _count(path: Path, line: int, name: str, value: object) -> int:
 
 
 def _clock(path: Path, line: int, name: str, value: object, unit: int) -> int:
-    """A number in `unit` nanoseconds, converted to nanoseconds."""
+    """A time converted to nanoseconds; `unit` is the number of nanoseconds in the file's unit."""
     number = float(value) if isinstance(value, str) and NUMBER.fullmatch(value.strip()) else value
     if (
         isinstance(number, bool)
@@ -199,7 +200,7 @@ def _clock(path: Path, line: int, name: str, value: object, unit: int) -> int:
 
 
 def _stamp(path: Path, line: int, value: str) -> int:
-    """Nanoseconds since 1970 of a date and time. Fractions finer than datetime's are kept."""
+    """A date and time as nanoseconds since 1970. Digits beyond datetime's microseconds are kept."""
     match = STAMP.fullmatch(value.strip())
     try:
         if match is None:

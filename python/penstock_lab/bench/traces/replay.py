@@ -1,4 +1,6 @@
-"""A trace as requests: due times, lengths, and prompts with the trace's prefix structure."""
+"""Converts a trace to requests: due times, lengths, and prompts that share prefixes as the trace's
+did.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from penstock_lab.bench.traces.read import Arrival, Trace
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
     time_scale: float = 1.0
-    """Requests are due at `time_scale` x (their time - the first); less is a heavier load."""
+    """Factor for the time after the first request at which each request is due. Below 1 the load is
+    heavier than recorded.
+    """
     start: float = 0.0
     """Start of the window in seconds of trace time."""
     duration: float | None = None
@@ -26,8 +30,8 @@ class ReplayOptions:
     num_prompts: int | None = None
     """Maximum number of requests, from the start of the window."""
     length_scale: float = 1.0
-    """Factor for input and output lengths, with a minimum of 1 token. With hash ids, inputs scale
-    with their block size, which is rounded to an integer.
+    """Factor for input and output lengths, which stay at least 1 token. If the trace has hash ids,
+    the factor applies to the block size, which is rounded to an integer; inputs scale with it.
     """
     max_input_len: int | None = None
     max_output_len: int | None = None
@@ -62,8 +66,8 @@ class Replay(LazyRequests):
     ) -> None:
         super().__init__(range(len(plan.due)), lambda index: _build(plan, index, maker, seed))
         self.notes = notes
-        """total, failures (skipped when read), selected (in the window), shortened (input truncated
-        to fit), dropped (no room for an input of one token).
+        """Numbers of requests by key: total, failures (skipped when read), selected (in the
+        window), shortened (input truncated to fit), dropped (no room for an input of one token).
         """
 
 
@@ -77,12 +81,14 @@ class _Plan:
     """Index in the trace."""
     due: array[float]
     inputs: array[int]
-    """Prompt tokens to generate, without overhead."""
+    """Prompt tokens to generate, without those that the server adds."""
     outputs: array[int]
 
 
 def replay(trace: Trace, options: ReplayOptions, maker: PromptMaker, seed: int) -> Replay:
-    """The requests to send. A prompt depends on the seed and its index in the trace."""
+    """The requests to send. A prompt depends only on the seed, its index in the trace and its hash
+    ids.
+    """
     window = _window(trace, options)
     plan, shortened = _planned(trace, window, options, maker)
     if not plan.due:
@@ -154,7 +160,9 @@ def scaled_block(arrival: Arrival, length_scale: float) -> int:
 
 
 def _room(options: ReplayOptions, output: int, maker: PromptMaker) -> int:
-    """Maximum number of prompt ids, given its output and the server's overhead."""
+    """Maximum number of prompt ids to generate for a request with `output` output tokens, so that
+    the limits in `options` hold.
+    """
     room = 2**62
     if options.max_input_len is not None:
         room = options.max_input_len - maker.special
