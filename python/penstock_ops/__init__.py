@@ -1,1 +1,3 @@
-"""Capacity plans, and deployment manifests made from them."""
+"""Plans how much hardware a model needs (`plan`), and writes deployment manifests for such plans
+(`deploy`).
+"""

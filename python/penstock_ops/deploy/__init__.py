@@ -1,1 +1,3 @@
-"""Manifests from a deployment plan: functions that return dicts, one file a kind."""
+"""Writes manifests for a deployment plan. Functions return Kubernetes objects as dicts; each kind
+of object has its own file.
+"""

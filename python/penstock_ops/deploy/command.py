@@ -1,4 +1,4 @@
-"""`penstock deploy TARGET PLAN` and `lint PATH`: flags and output."""
+"""`penstock deploy TARGET PLAN` and `penstock deploy lint PATH`: flags and output."""
 
 from __future__ import annotations
 
@@ -30,10 +30,12 @@ from penstock_ops.deploy.tiers import tiers_of
 
 SUMMARY = "a plan as manifests, a unit or a batch script; lint"
 REFERENCE = re.compile(r"(?!.*://)\S+")
-"""An image reference without spaces or scheme. The registry validates the rest."""
+"""A container image's reference. Only spaces and a URL scheme are rejected here; the registry
+validates the rest.
+"""
 IMAGES = ("--image", "--gateway-image", "--image-volume")
 DISK = "/var/kv"
-"""Directory of a plan's disk tier, in pods and containers."""
+"""Directory for the disk tier of a plan, in pods and containers."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -223,7 +225,9 @@ def _written(parsed: argparse.Namespace, text: str) -> int:
 
 
 def _bare(parsed: argparse.Namespace, disk: str) -> Settings:
-    """Settings without a cluster's parts. `disk` is the directory of a plan's disk tier."""
+    """Settings for a target without Kubernetes. `disk` is the directory for the disk tier of the
+    plan; it may contain `{name}`.
+    """
     if not parsed.model_path.startswith("/"):
         raise InvalidValueError("--model-path", parsed.model_path, "an absolute path")
     plan, name = _named(parsed)
@@ -238,8 +242,8 @@ def _named(parsed: argparse.Namespace) -> tuple[Mapping[str, Any], str]:
 
 
 def _check_texts(parsed: argparse.Namespace) -> None:
-    """Raise InvalidValueError for a flag with a control character, since its text may become part
-    of other programs' input and no valid name has one; also for an invalid image reference.
+    """Raise InvalidValueError for a flag with a control character: its text may become input of
+    other programs, and no valid name has one. An invalid image reference is an error, too.
     """
     for name, given in vars(parsed).items():
         flag = "--" + name.replace("_", "-")
@@ -263,7 +267,7 @@ def _lint(parser: argparse.ArgumentParser) -> None:
 
 
 def run_lint(parsed: argparse.Namespace) -> int:
-    """Print findings. Returns 1 if one of them is an error."""
+    """Print the findings of `lint`. Returns 1 if one of them is an error."""
     found = lint(parsed.paths)
     for located, finding in found:
         print(f"{located.file}: {located.name}: {finding.severity}: {finding.text}")
@@ -273,8 +277,8 @@ def run_lint(parsed: argparse.Namespace) -> int:
 
 
 def run_k8s(parsed: argparse.Namespace) -> int:
-    """Write the files; print their names and what they require. PenstockError for a plan that pods
-    cannot serve.
+    """Write the manifests; print their file names and what they require. PenstockError for a plan
+    that pods cannot serve.
     """
     settings = settings_of(parsed)
     found = manifests(settings)

@@ -1,4 +1,4 @@
-"""A plan as a Compose file, with the replicas of one host."""
+"""Writes a plan as a Docker Compose file with all its replicas on one host."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from penstock_ops.deploy.settings import METRICS_PORT, MODELS, PORT, Settings
 
 LAST_PORT = 65535
 PATHS = {"http": "/health", "metrics": "/ready"}
-"""Path that reports readiness, by the port that Prometheus scrapes."""
+"""Path that tells whether a server is ready, by the name of the port that Prometheus scrapes."""
 PROBE = "import urllib.request as r; r.urlopen('http://127.0.0.1:{port}{path}', timeout=5)"
 
 
 def compose(settings: Settings, first_port: int) -> str:
-    """Services of all replicas, on consecutive ports of this host from `first_port` on.
-    PenstockError for a replica that needs several hosts.
+    """The Compose file: a service for each replica, on consecutive ports of the host from
+    `first_port` on.
     """
     if settings.nodes > 1:
         raise PenstockError(
@@ -54,7 +54,9 @@ def _check_room(settings: Settings, replicas: int, first_port: int) -> None:
 
 
 def _head(settings: Settings) -> str:
-    """Prerequisite: Docker would create the directory as root, not as Penstock's user."""
+    """Comment for the top of the file, with a command to run first. Without it, Docker would create
+    the disk tier's directory as root, not as Penstock's user.
+    """
     if not settings.disk:
         return ""
     directory = shlex.quote(settings.disk)
@@ -62,13 +64,17 @@ def _head(settings: Settings) -> str:
 
 
 def _weights(settings: Settings) -> dict[str, object]:
-    """Mount of the weights, in the long form: a colon in the path would end the short one."""
+    """Mount of the weights, in Compose's long syntax. In the short syntax a colon in the path would
+    end it.
+    """
     source = settings.volume.host_path
     return {"type": "bind", "source": source, "target": MODELS, "read_only": True}
 
 
 def _disk(settings: Settings) -> list[object]:
-    """Mount of the disk tier's directory, which replicas share."""
+    """Mount of the directory of the disk tier, which all replicas share; empty without such
+    a tier.
+    """
     path = settings.disk
     return [{"type": "bind", "source": path, "target": path}] if path else []
 
@@ -84,7 +90,7 @@ def _service(settings: Settings, port: int, replica: int) -> dict[str, object]:
         "ports": [f"127.0.0.1:{port}:{PORT}"],
         "environment": _environment(settings),
         "volumes": [_weights(settings), *_disk(settings)],
-        # Compiled kernels are stored and executed there.
+        # Triton stores compiled kernels in /tmp and executes them there.
         "tmpfs": ["/tmp:exec" if settings.has_devices else "/tmp"],
         "shm_size": shared_memory(settings),
         "ulimits": {"memlock": -1, "nofile": 65536},
@@ -106,7 +112,9 @@ def _service(settings: Settings, port: int, replica: int) -> dict[str, object]:
 
 
 def _environment(settings: Settings) -> list[str]:
-    """Variables with a value. A secret is taken from the environment in which Compose starts."""
+    """Environment variables as NAME=VALUE. A secret is only a NAME, so that Compose takes its value
+    from the environment in which it is started.
+    """
     variables = pods(settings).environment(settings, True)
     return [
         f"{entry['name']}={entry['value']}" if "value" in entry else str(entry["name"])
@@ -115,11 +123,14 @@ def _environment(settings: Settings) -> list[str]:
 
 
 def _devices(settings: Settings, replica: int) -> dict[str, object]:
-    """The replica's devices, numbered after its predecessors', or else its memory limit."""
+    """The devices of a replica: consecutive numbers, starting after those of the replica before it.
+    Without devices, the replica's memory limit.
+    """
     if not settings.has_devices:
         return {"mem_limit": f"{memory(settings)}m"}
     if not str(settings.plan["target"]["resource"]).startswith("nvidia"):
-        # ROCR_VISIBLE_DEVICES would select devices: AMD's driver has no names for them.
+        # AMD's driver has no names by which Docker could select devices, so each replica sees all
+        # of them. ROCR_VISIBLE_DEVICES would restrict it.
         return {"devices": ["/dev/kfd", "/dev/dri"], "group_add": ["video"]}
     first = replica * settings.on_pod
     ids = [str(i) for i in range(first, first + settings.on_pod)]

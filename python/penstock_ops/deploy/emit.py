@@ -1,7 +1,7 @@
-"""Data as YAML; equal data gives equal bytes.
+"""Writes data as YAML. Equal data gives equal bytes.
 
 Every text is quoted, because YAML 1.1 parsers read `n`, `on` or `1e3` as other types. Keys keep
-their insertion order. `Place` and `Part` become template expressions of a chart.
+their insertion order. `Place` and `Part` (see `parts`) become template expressions of a Helm chart.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from penstock_ops.deploy.parts import Chosen, Condition, Part, Place
 
 PLAIN_KEY = re.compile(r"[A-Za-z][\w./-]*")
 UNPRINTED = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
-"""Characters that JSON leaves unescaped and YAML cannot contain, or takes for a line break."""
+"""Characters that must be escaped: JSON leaves them as they are, but YAML forbids them or reads
+them as line breaks.
+"""
 NOT_PLAIN = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 
 
 def dump(value: Mapping[str, object]) -> str:
-    """One YAML document."""
+    """The text of one YAML document."""
     return "\n".join(_lines(value, "")) + "\n"
 
 
@@ -40,7 +42,9 @@ def _parts(
     written: Callable[[str, object], Iterator[str]],
     indent: str,
 ) -> Iterator[str]:
-    """Lines of all parts. Adjacent parts with the same condition share one template block."""
+    """Lines of all entries of a mapping or list. Adjacent entries with the same condition share one
+    template block.
+    """
     for condition, group in groupby(parts, _condition):
         held = ((head, each.value if isinstance(each, Part) else each) for head, each in group)
         lines = (line for head, item in held for line in written(head, item))
@@ -52,14 +56,16 @@ def _condition(part: tuple[str, object]) -> Condition | None:
 
 
 def under(condition: Condition, lines: Iterable[str], indent: str = "") -> Iterator[str]:
-    """Template lines under a condition."""
+    """Template lines that are rendered only if the condition holds."""
     yield f"{indent}{{{{- if {condition.expression} }}}}"
     yield from lines
     yield f"{indent}{{{{- end }}}}"
 
 
 def _entry(head: str, item: object, indent: str) -> Iterator[str]:
-    """A key and its value, which starts after the key or on the next line."""
+    """Lines of a mapping entry: the key with a scalar value, or the key and then the nested
+    value.
+    """
     if _is_nested(item):
         yield head
         yield from _lines(item, indent)
@@ -86,7 +92,7 @@ def _key(key: str) -> str:
 
 
 def _scalar(value: object) -> str:
-    """A scalar as JSON, which is a subset of YAML."""
+    """A scalar as JSON, which is valid YAML, or the template expression of a reference."""
     if isinstance(value, Place):
         return f"{{{{ toJson {value.expression} }}}}"
     if isinstance(value, Chosen):

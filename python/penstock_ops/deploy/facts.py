@@ -1,4 +1,6 @@
-"""Input of the objects: resolved settings, or references into a chart's values."""
+"""`Facts`: the input of the functions that create Kubernetes objects. The values come from a plan
+and settings, or are references into a chart's values.
+"""
 
 from __future__ import annotations
 
@@ -29,16 +31,16 @@ from penstock_ops.deploy.settings import (
 )
 
 MARGIN = 1.25
-"""Ratio of a claim's size to the size of the weights."""
+"""Size of a new volume claim relative to the size of the weights."""
 SECONDS_OF_A_ROLLOUT = 3
-"""Multiple of a pod's planned start-up time after which its rollout counts as failed."""
+"""A rollout counts as failed after this many times a pod's planned start-up time."""
 LEAST_DEADLINE = 600
-"""Kubernetes' default rollout deadline in seconds."""
+"""Minimum rollout deadline in seconds, which is Kubernetes' default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """Properties of the container of a server, or of another node of its group."""
+    """Container properties that differ between a replica's server and its other nodes."""
 
     command: Data
     env: Data
@@ -50,12 +52,12 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class FrontFacts:
-    """`penstock gateway` in front of the replicas."""
+    """Properties of the `penstock gateway` in front of the replicas."""
 
     image: str
     gateway_class: str
     picks: Truth
-    """Whether it is the endpoint picker of a Gateway."""
+    """Whether it is the endpoint picker of a Gateway, instead of a proxy."""
     proxies: Truth
     tls_secret: str
     has_tls: Truth
@@ -74,7 +76,7 @@ class ScalingFacts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All inputs of the functions for the kinds."""
+    """Everything that the functions in `kinds` need to create objects."""
 
     name: str
     engine: str
@@ -85,13 +87,13 @@ class Facts:
     """Whether a replica has several pods."""
     single: Truth
     workload: tuple[str, str]
-    """API version and kind of the object that owns the replicas."""
+    """API version and kind of the object that owns the replicas' pods."""
     restart_policy: str
     deadline: Data
     server: Role
     node: Role
     variables: Data
-    """Why variables between nodes are set."""
+    """Text with the reasons for environment variables for communication between nodes."""
     has_variables: Truth
     node_selector: Data
     tolerations: Data
@@ -100,39 +102,39 @@ class Facts:
     container_security: Data
     shared_memory: str
     disk: str
-    """Directory of the disk tier."""
+    """Directory of the disk tier in the pods; empty without one."""
     disk_size: str
     has_disk: Truth
     model: str
-    """Path in the pods, as a word of a command."""
+    """The model's path in the pods, quoted as a word of a command."""
     claim: str
     host_path: str
     on_host: Truth
     volume_image: str
-    """Reference of an image that contains the weights."""
+    """Reference of the image that contains the weights; empty if they are in another volume."""
     in_image: Truth
     in_claim: Truth
     pull: str
     pulls: Truth
     compiles: Truth
-    """Whether pods compile Triton kernels, which devices execute."""
+    """Whether pods compile Triton kernels, which Penstock does on accelerators."""
     keeps_kernels: Truth
-    """Whether pods store compiled kernels beside the weights."""
+    """Whether pods store compiled kernels in the claim, beside the weights."""
     claim_is_read: Truth
     """Whether no pod writes to the claim."""
     storage: str
     storage_class: str
     metrics_port: str
     own_metrics: Truth
-    """Whether Prometheus has a separate port."""
+    """Whether the server has a separate port for Prometheus."""
     topology: Data
-    """Text of NCCL's topology file."""
+    """Content of NCCL's topology file; empty if NCCL detects the topology."""
     has_topology: Truth
     monitored: Truth
     api_key_secret: str
     has_key: Truth
     fixed: Truth
-    """Whether the plan determines the number of replicas."""
+    """Whether the number of replicas is fixed by the plan; False with autoscaling."""
     by_keda: Truth
     by_metrics: Truth
     scaling: ScalingFacts | None
@@ -144,7 +146,7 @@ class Facts:
 
     @property
     def gateway(self) -> str:
-        """Name of the objects of `penstock gateway`."""
+        """Name of the objects that run `penstock gateway`."""
         return f"{self.name}-gateway"
 
     def labels(self, role: str = "server") -> dict[str, str]:
@@ -156,7 +158,9 @@ class Facts:
         }
 
     def selector(self, role: str = "server") -> dict[str, str]:
-        """Labels that select serving pods, or the gateway's; other nodes have another role."""
+        """Labels that select the pods with this role: `server` for serving pods, `gateway` for the
+        gateway's. A replica's other nodes have another role, so they are not selected.
+        """
         return {
             "app.kubernetes.io/instance": self.name,
             "app.kubernetes.io/component": role,
@@ -164,7 +168,9 @@ class Facts:
 
 
 def facts(settings: Settings) -> Facts:
-    """Facts from settings. PenstockError for an engine without manifests."""
+    """The facts for a plan and its settings. PenstockError if there are no manifests for the
+    engine.
+    """
     engine, volume, grouped = pods(settings), settings.volume, settings.nodes > 1
     scaled, front = settings.scaling is not None, settings.front
     server, node = (_role(settings, leader) for leader in (True, False))

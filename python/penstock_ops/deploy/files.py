@@ -1,4 +1,4 @@
-"""Files of a deployment in apply order, each with its condition."""
+"""The files of a deployment in the order to apply them, each with the condition for writing it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ Made = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """An object with a name, a condition, and the function of its kind."""
+    """A file with one object: its name, when to write it, and the function that creates the
+    object.
+    """
 
     name: str
     condition: Callable[[Facts], Truth]
@@ -67,7 +69,7 @@ def _with_scaling(make: Callable[[Facts, ScalingFacts], Made]) -> Callable[[Fact
 
 
 WORKLOADS = ("deployment.yaml", "leader-worker-set.yaml")
-"""Files with the replicas, unless these are RayClusters."""
+"""Files with the replicas. With Ray, RayClusters replace them."""
 
 FILES = (
     File("topology.yaml", lambda facts: facts.has_topology, topology),

@@ -1,4 +1,4 @@
-"""A plan on hosts without Kubernetes: a systemd unit or a Slurm batch script."""
+"""Writes a plan for hosts without Kubernetes: as a systemd unit or a Slurm batch script."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ export PENSTOCK_CLUSTER_TOKEN
 
 
 def systemd(settings: Settings, program: str) -> str:
-    """The unit of a replica. PenstockError if it needs several hosts, or if its disk tier is where
-    a unit without a login cannot write.
+    """The systemd unit of one replica. PenstockError if the replica needs several hosts, or if its
+    disk tier is outside the directory that the unit may write to.
     """
     if settings.nodes > 1:
         raise PenstockError(
@@ -106,7 +106,7 @@ def systemd(settings: Settings, program: str) -> str:
 
 
 def slurm(settings: Settings) -> str:
-    """The batch script of a replica."""
+    """The Slurm batch script of one replica."""
     leader, other = (
         " ".join(map(shell, pods(settings).command(settings, leader))) for leader in (True, False)
     )

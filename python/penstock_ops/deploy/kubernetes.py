@@ -1,4 +1,4 @@
-"""All objects of a deployment, in apply order."""
+"""Creates all Kubernetes objects of a deployment, in the order to apply them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ Manifests = dict[str, dict[str, object]]
 
 
 def manifests(settings: Settings) -> Manifests:
-    """Objects for a plan and its settings. PenstockError for settings that no engine can serve."""
+    """The objects for a plan and its settings, by file name. PenstockError for settings with which
+    no engine can serve.
+    """
     check(settings)
     found, known = {}, facts(settings)
     if settings.nic_interfaces:
@@ -40,7 +42,9 @@ def manifests(settings: Settings) -> Manifests:
 
 
 def check(settings: Settings) -> None:
-    """Raise PenstockError for settings that a cluster would accept but no engine can serve."""
+    """Raise PenstockError for settings that a cluster would accept but with which no engine can
+    serve.
+    """
     if settings.ray:
         _check_ray(settings)
     if settings.ranks % settings.nodes or not _alike(settings):
@@ -56,7 +60,9 @@ def check(settings: Settings) -> None:
 
 
 def _alike(settings: Settings) -> bool:
-    """Whether all of Penstock's nodes have the same number of ranks."""
+    """Whether all nodes of a Penstock replica have the same number of ranks; true for other
+    engines.
+    """
     tp, pp = (int(settings.choice[f"{name}_parallel_size"]) for name in ("tensor", "pipeline"))
     held = ranks_of_nodes(tp, pp, settings.nodes)
     return settings.engine != "penstock" or len(set(map(len, held))) == 1
@@ -78,7 +84,9 @@ def _check_ray(settings: Settings) -> None:
 
 
 def write(found: Manifests, directory: Path, *, kustomize: bool = False) -> list[Path]:
-    """Write a file for each object. Files of an earlier run that are no longer generated stay."""
+    """Write a file for each object. Existing files that are no longer generated stay in
+    `directory`.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     documents = dict(found)
     if kustomize:
@@ -96,7 +104,7 @@ def write(found: Manifests, directory: Path, *, kustomize: bool = False) -> list
 
 
 def notes(settings: Settings) -> list[str]:
-    """Prerequisites, and settings that are less strict than possible."""
+    """Notes for the user: what the cluster must have, and which settings could be stricter."""
     found = []
     if settings.ray:
         found.append("needs the KubeRay operator in the cluster, and Ray in the image")

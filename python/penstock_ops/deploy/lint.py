@@ -1,4 +1,6 @@
-"""`penstock deploy lint`: faults that an API server accepts but pods do not survive."""
+"""`penstock deploy lint`: finds faults in manifests that an API server accepts but that keep pods
+from serving.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from penstock_ops.deploy.rules import Finding, pod_rules
 
 
 def lint(paths: Sequence[Path]) -> list[tuple[Located, Finding]]:
-    """All findings, file by file. PenstockError for invalid YAML, or without objects."""
+    """All findings about the objects in `paths`, file by file. PenstockError for invalid YAML, or
+    if there are no objects.
+    """
     found = [located for path in paths for located in read(path)]
     if not found:
         raise PenstockError("no objects of Kubernetes in these files")

@@ -1,4 +1,4 @@
-"""Lint rules for sets of objects: one function for each rule."""
+"""Lint rules for objects that refer to other objects. Each rule is one function."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ WORKLOADS = ("Deployment", "LeaderWorkerSet", "StatefulSet")
 
 
 def objects_rules(data: Mapping[str, Any], every: Objects) -> Iterator[Finding]:
-    """Findings about an object; `every` has all objects that are applied together."""
+    """Findings about the object `data`. `every` has all objects that are applied together
+    with it.
+    """
     yield from _twice(data, every)
     for rule in RULES.get(str(data.get("kind")), ()):
         yield from rule(data, every)
@@ -69,7 +71,7 @@ def _selector(data: Mapping[str, Any], every: Objects) -> Iterator[Finding]:
 
 
 def _wanted(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Labels of a selector, without those that a controller adds."""
+    """Labels by which an object selects pods, without those that only a controller adds to pods."""
     spec = mapping(data.get("spec"))
     selector = mapping(spec.get("podSelector") or spec.get("selector"))
     wanted = mapping(selector.get("matchLabels")) or selector
@@ -81,7 +83,7 @@ def _wanted(data: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _ports(data: Mapping[str, Any], every: Objects) -> Iterator[Finding]:
-    """Named ports that the selected pods do not have."""
+    """Findings about ports that an object names but that the pods it selects do not have."""
     spec, wanted = mapping(data.get("spec")), _wanted(data)
     asked = [port.get("targetPort") for port in mappings(spec.get("ports"))]
     asked += [point.get("port") for point in mappings(spec.get("podMetricsEndpoints"))]
@@ -156,7 +158,9 @@ def _binding(data: Mapping[str, Any], every: Objects) -> Iterator[Finding]:
 
 
 def _claim(data: Mapping[str, Any], every: Objects) -> Iterator[Finding]:
-    """A single-node volume with pods on several nodes."""
+    """A finding if a claim's volume can be mounted on one node only, but its pods may be on
+    several.
+    """
     modes = mapping(data.get("spec")).get("accessModes")
     name = mapping(data.get("metadata")).get("name")
     if not isinstance(modes, list) or {"ReadWriteMany", "ReadOnlyMany"} & set(map(str, modes)):
@@ -173,7 +177,7 @@ def _claim(data: Mapping[str, Any], every: Objects) -> Iterator[Finding]:
 
 
 def _twice(data: Mapping[str, Any], every: Objects) -> Iterator[Finding]:
-    """Duplicate objects, of which one would overwrite the other."""
+    """A finding if another object has the same kind and name: one would overwrite the other."""
     if sum(_identity(each) == _identity(data) for each in every) > 1:
         yield Finding("twice", "error", "another object of these files has its kind and name")
 
@@ -186,7 +190,9 @@ def _identity(data: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def _named(every: Objects, kind: str, name: object) -> Mapping[str, Any] | None:
-    """The object with a name, or None. An empty object if these files have none of its kind."""
+    """The object of this kind and name; None if there are only others of this kind. An empty object
+    if there are none of this kind, because it may exist in the cluster already.
+    """
     found = [each for each in every if each.get("kind") == kind]
     named = [each for each in found if mapping(each.get("metadata")).get("name") == name]
     return named[0] if named else None if found else {}

@@ -1,4 +1,6 @@
-"""Kubernetes objects in files of any origin, and the pods that they create."""
+"""Reads Kubernetes objects from files, whatever tool wrote them, and finds the pods that they
+create.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,14 @@ class Located:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod as described by a manifest."""
+    """A pod as an object's manifest describes it."""
 
     spec: Mapping[str, Any]
     labels: Mapping[str, str]
     size: int = 1
-    """Number of pods in its group."""
+    """Number of pods in its group; 1 without a group."""
     role: str = ""
-    """`leader` or `worker` in a group."""
+    """`leader` or `worker` of a group; empty without a group."""
 
     @property
     def containers(self) -> list[Mapping[str, Any]]:
@@ -47,12 +49,12 @@ def mapping(value: object) -> Mapping[str, Any]:
 
 
 def mappings(value: object) -> list[Mapping[str, Any]]:
-    """The mappings in a list; empty if it is not a list."""
+    """The mappings in the list `value`; empty if it is not a list."""
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 def pods_of(data: Mapping[str, Any]) -> Iterator[Pod]:
-    """Pods that an object creates, each with the size of its group."""
+    """The different pods that an object creates, each with the size of its group."""
     spec = mapping(data.get("spec"))
     if data.get("kind") == "Pod":
         yield Pod(spec, _labels(data))
@@ -91,7 +93,7 @@ def _labels(value: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def read(path: Path) -> list[Located]:
-    """Objects of a file, or of all files in a directory. Lists are expanded."""
+    """Objects in a file, or in all files of a directory. An object of kind List gives its items."""
     if path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.suffix in ENDINGS)
         return [located for file in files for located in read(file)]

@@ -1,7 +1,8 @@
-"""Conditional parts of objects, and references into a chart's values.
+"""Conditional parts of Kubernetes objects, and references into a Helm chart's values.
 
-The functions for the kinds run with a plan's facts, to create objects, or with references into a
-chart's values, to create its templates. They therefore use `when` instead of `if`.
+The functions in `kinds` run with the numbers of a plan, to create objects, or with references into
+a chart's values, to create its templates. The value of a reference is unknown then, so they use
+`when` instead of `if`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Place:
 
 
 class Text(str):
-    """A text of a chart, which may be embedded in other texts."""
+    """A text that is a template expression. It may be embedded in other texts."""
 
     __slots__ = ("expression",)
     expression: str
@@ -42,14 +43,16 @@ class Text(str):
 
 
 class Chosen(Text):
-    """A text chosen by a chart's user, with arbitrary characters. Quoted where it stands alone."""
+    """A template expression for a text that the chart's user chooses. It may have any characters,
+    so it is quoted if it is a whole value.
+    """
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A value with a template condition."""
+    """A value that a template renders only if a condition holds."""
 
     condition: Condition
     value: object
@@ -57,26 +60,28 @@ class Part:
 
 Truth = bool | Condition
 Data = Any
-"""Plain data, or a reference to it."""
+"""Plain data, or a reference to a chart value."""
 ABSENT = object()
 
 
 def when(condition: Truth, value: object) -> object:
-    """The value if the condition holds, else nothing. For a template, both."""
+    """The value if the condition holds, else ABSENT. For a template, the value with the
+    condition.
+    """
     if isinstance(condition, Condition):
         return Part(condition, value)
     return value if condition else ABSENT
 
 
 def optional(value: Data) -> object:
-    """The value, or nothing if it is empty."""
+    """The value, or ABSENT if it is empty. For a template, the value with this condition."""
     if isinstance(value, Place | Text):
         return Part(Condition(value.expression), value)
     return value if value else ABSENT
 
 
 def settled(value: Data) -> Data:
-    """The data without absent items."""
+    """A copy of the data without ABSENT items, at every level."""
     if isinstance(value, Mapping):
         return {key: settled(item) for key, item in value.items() if item is not ABSENT}
     if isinstance(value, list | tuple):

@@ -1,4 +1,6 @@
-"""The plan file as read by deploy: relevant members with types and bounds."""
+"""Reads a plan file for `penstock deploy`: the members that it uses, with their types and
+limits.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,10 @@ from penstock.config.forms import (
 )
 
 MOST_RANKS = 1024
-"""Maximum for each dimension of a replica, and for a node."""
+"""Maximum of the tensor and the pipeline parallel size, and of the devices in a node."""
 MOST_REPLICAS = 10_000
 RESOURCE = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._/"
-"""Characters of resource names in Kubernetes."""
+"""Characters that a Kubernetes resource name may have."""
 
 
 def read_plan(path: Path) -> Mapping[str, Any]:
@@ -65,7 +67,7 @@ ROW = members(
     {"shared_memory": count(), "kept_free": count(), "left": count()},
 )
 FREE_ROW = members({"kept_free": count()})
-"""A row of a plan for CPUs, whose memory has other users."""
+"""Member that memory rows of a plan for CPUs also have: other programs use that memory."""
 
 
 def rank_row(key: str, value: object) -> None:

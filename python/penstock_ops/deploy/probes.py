@@ -1,4 +1,4 @@
-"""Probes and variables shared by engines."""
+"""Probes and environment variables that several engines share."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ REASONS = {
     "NCCL_TOPO_FILE": "a virtual machine hides which adapter is near which device",
     "GLOO_SOCKET_IFNAME": "what ranks agree on without devices takes the same interface",
 }
-"""Variables between nodes, and why they are set."""
+"""Environment variables for communication between nodes, each with the reason why it is set."""
 PERIOD = 10
 UNLISTING = 5
-"""Seconds for nodes and gateways to learn that a pod is terminating."""
+"""Seconds that nodes and gateways may need to notice that a pod is terminating."""
 
 
 def http(path: str, port: str, failures: int, period: int = PERIOD) -> dict[str, object]:
@@ -27,15 +27,18 @@ def http(path: str, port: str, failures: int, period: int = PERIOD) -> dict[str,
 
 
 def starting(settings: Settings, path: str, port: str) -> dict[str, object]:
-    """A startup probe of twice the planned start time. Other probes begin when it has succeeded. In
-    a group it also covers waiting for other nodes, which may still pull the image.
+    """A startup probe that allows twice the planned start time. Other probes begin when it has
+    succeeded. If a replica has several pods, the time includes pulling the image, because a pod
+    also waits for nodes that are still pulling.
     """
     seconds = settings.start_seconds if settings.nodes > 1 else settings.load_seconds
     return http(path, port, -(-2 * seconds // PERIOD))
 
 
 def at_health(settings: Settings, leader: bool) -> dict[str, object]:
-    """Probes of a server with /health. Its other nodes serve nothing that could be probed."""
+    """Probes of an engine whose server answers /health. Its other nodes have no probes, because
+    they serve nothing.
+    """
     if not leader:
         return {}
     return {
@@ -46,14 +49,14 @@ def at_health(settings: Settings, leader: bool) -> dict[str, object]:
 
 
 def until_unlisted() -> dict[str, object]:
-    """Keep accepting connections for some seconds after termination begins, because nodes learn of
-    it at the same time as the pod. Requires Kubernetes 1.30.
+    """Container setting that delays termination for some seconds, because nodes stop sending
+    connections only when they notice it. Requires Kubernetes 1.30.
     """
     return {"lifecycle": {"preStop": {"sleep": {"seconds": UNLISTING}}}}
 
 
 def reasons(env: list[dict[str, object]]) -> str:
-    """Reasons for the variables that are set, on one line."""
+    """Text on one line with the reasons for those variables in `env` that REASONS has."""
     return "; ".join(
         f"{name}: {why}"
         for name, why in REASONS.items()
@@ -69,15 +72,15 @@ def secret(name: str, from_secret: str, key: str) -> dict[str, object]:
 
 
 def between_nodes(settings: Settings) -> list[dict[str, object]]:
-    """Variables of NCCL and Gloo for ranks on several nodes."""
+    """Environment variables of NCCL and Gloo for ranks on several nodes; empty with one node."""
     if settings.nodes == 1:
         return []
     return [*nccl(settings), {"name": "GLOO_SOCKET_IFNAME", "value": settings.interface}]
 
 
 def nccl(settings: Settings) -> list[dict[str, object]]:
-    """Variables of NCCL. `=` requires an exact interface name; otherwise the name would be a
-    prefix. NCCL detects everything else.
+    """Environment variables of NCCL. `=` before a name means exactly this name; otherwise NCCL
+    would take it as a prefix. NCCL detects everything else.
     """
     found: list[dict[str, object]] = [
         {"name": "NCCL_SOCKET_IFNAME", "value": f"={settings.interface}"}

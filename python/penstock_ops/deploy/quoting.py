@@ -1,8 +1,8 @@
-"""Quoting of texts for programs that interpret them: one function for each program.
+"""Quotes texts for programs that interpret them. There is a function for each program.
 
-A word of an engine's command is a text, or a sequence of texts and `Variable`s, whose values only a
-pod or a batch job's task has. A text is therefore always data. Words contain no control characters,
-because these are rejected on input.
+A word of an engine's command is a text, or a sequence of texts and `Variable`s, whose values are
+known only in a pod or in a task of a batch job. Text is always quoted, so a program never
+interprets it. Words contain no control characters, because these are rejected on input.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ from penstock.core import PenstockError
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A value known only where the word is used."""
+    """A part of a word whose value is known only where the command runs."""
 
     pod: str
-    """Variable in the pod's environment."""
+    """Name of the environment variable in a pod."""
     job: str = ""
-    """Shell variable in a task of a batch job."""
+    """Name of the shell variable in a task of a batch job; empty if it uses `alone`."""
     alone: str = ""
-    """Replacement text elsewhere."""
+    """Text to use on hosts without pods or jobs."""
     field: str = ""
-    """Pod field that defines the variable, if nothing else does."""
+    """Field of the pod from which the environment variable is set; empty if something else
+    sets it.
+    """
 
 
 Word = str | tuple[str | Variable, ...]
@@ -35,18 +37,20 @@ GROUP_SIZE = Variable("LWS_GROUP_SIZE", "SLURM_NNODES")
 GROUP_INDEX = Variable("LWS_WORKER_INDEX", "SLURM_NODEID")
 LEADER = Variable("LWS_LEADER_ADDRESS", "MASTER")
 ADDRESS = Variable("POD_IP", alone="0.0.0.0", field="status.podIP")
-"""The pod's own address, in the cluster's address family."""
+"""The pod's own IP address, which is IPv4 or IPv6 like the cluster."""
 
 SAFE_IN_UNITS = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
 
 
 def plain(word: Word) -> str:
-    """For programs that receive words verbatim, without expansion."""
+    """A word for programs that receive it verbatim, without expansion."""
     return "".join(each if isinstance(each, str) else each.alone for each in _pieces(word))
 
 
 def fields(words: Iterable[Word]) -> list[dict[str, object]]:
-    """Container variables that the words refer to and that come from fields of the pod."""
+    """Environment variables for the container, for those parts of `words` that come from fields of
+    the pod.
+    """
     named = {each for word in words for each in _pieces(word) if isinstance(each, Variable)}
     return [
         {"name": each.pod, "valueFrom": {"fieldRef": {"fieldPath": each.field}}}
@@ -56,8 +60,8 @@ def fields(words: Iterable[Word]) -> list[dict[str, object]]:
 
 
 def kubernetes(word: Word) -> str:
-    """For commands, arguments and values of variables, where the kubelet expands `$(NAME)` and
-    reads `$$` as a dollar sign.
+    """A word for commands, arguments and variables of a container: the kubelet expands `$(NAME)`,
+    and reads `$$` as a dollar sign.
     """
     return "".join(
         each.replace("$", "$$") if isinstance(each, str) else f"$({each.pod})"
@@ -66,7 +70,9 @@ def kubernetes(word: Word) -> str:
 
 
 def compose(value: object) -> object:
-    """For all texts of a Compose file, where `$` starts a variable and `$$` is a dollar sign."""
+    """A value of a Compose file with all its texts quoted: `$` starts a variable there, and `$$` is
+    a dollar sign.
+    """
     if isinstance(value, str):
         return value.replace("$", "$$")
     if isinstance(value, dict):
@@ -75,7 +81,7 @@ def compose(value: object) -> object:
 
 
 def shell(word: Word) -> str:
-    """For a word in the script of a batch job."""
+    """A word for the shell script of a batch job."""
     found = [
         f'"${{{each.job}}}"'
         if isinstance(each, Variable) and each.job
@@ -86,7 +92,7 @@ def shell(word: Word) -> str:
 
 
 def unit(word: Word) -> str:
-    """For a word of ExecStart, where quotes, backslashes, `%` and `$` are special."""
+    """A word for systemd's ExecStart, where quotes, backslashes, `%` and `$` are special."""
     text = plain(word)
     escaped = text.replace("%", "%%").replace("$", "$$")
     if SAFE_IN_UNITS.fullmatch(text):
@@ -95,8 +101,9 @@ def unit(word: Word) -> str:
 
 
 def unit_program(path: str) -> str:
-    """For the first word of ExecStart. It expands no variables, and any of `-@:+!|` at its start
-    would change its execution. PenstockError for a path that systemd cannot express.
+    """The first word for systemd's ExecStart, the program. Variables are not expanded in it, and
+    one of `-@:+!|` at its start would change how it is executed. PenstockError for a path that
+    systemd cannot express.
     """
     if not re.match(r"[/\w]", path, re.ASCII) or "\\" in path:
         raise PenstockError(f"{path}: systemd cannot start a program of this name")
@@ -104,7 +111,9 @@ def unit_program(path: str) -> str:
 
 
 def unit_value(text: str) -> str:
-    """For a value up to the end of its line, where `%` starts a specifier."""
+    """A text for a systemd setting that takes the rest of the line, where `%` starts a
+    specifier.
+    """
     return text.replace("%", "%%")
 
 

@@ -8,20 +8,22 @@ from penstock_ops.deploy.engines import pods
 from penstock_ops.deploy.settings import Settings
 
 USER = 65532
-"""User id of the image; it owns no files in it."""
+"""User id that Penstock's image runs as. It owns no files in the image."""
 MIB, GIB = 2**20, 2**30
 RAY_STORE = 128 * MIB
-"""Shared memory of Ray's object store: its minimum plus a margin."""
+"""Bytes of shared memory for Ray's object store on a node: its minimum plus a margin."""
 RAY_MEMORY = GIB
-"""Memory of Ray's own processes."""
+"""Bytes of memory for Ray's own processes on a node."""
 HEADROOM = 1.1
-"""Ratio of a pod's memory to the plan's estimate."""
+"""A pod's memory relative to the memory that the plan estimates."""
 RANK_SHARED = GIB
-"""Shared memory of a rank with a device, for NCCL and its process's queues."""
+"""Bytes of shared memory for each rank with a device, for NCCL and for queues between processes."""
 
 
 def resources(settings: Settings) -> dict[str, object]:
-    """Devices and fabric resources of a pod, else the plan's memory and CPU."""
+    """Resource limits and requests of a pod: devices and network adapters, or memory and CPUs if it
+    has no devices.
+    """
     if settings.has_devices:
         limits: dict[str, object] = {settings.plan["target"]["resource"]: str(settings.on_pod)}
         if settings.uses_rdma:
@@ -33,7 +35,7 @@ def resources(settings: Settings) -> dict[str, object]:
 
 
 def memory(settings: Settings) -> int:
-    """MiB of a pod without devices: its ranks' memory, plus its share of a RAM tier."""
+    """Memory in MiB of a pod without devices: its ranks' memory, plus its share of a RAM tier."""
     rows = settings.plan["memory"]
     used = sum(_needed(row) * len(row["ranks"]) for row in rows)
     used += settings.nodes * (RAY_STORE + RAY_MEMORY) if settings.ray else 0
@@ -41,7 +43,9 @@ def memory(settings: Settings) -> int:
 
 
 def _needed(row: Mapping[str, int]) -> int:
-    """Memory of a rank in bytes, 10% more if KV that the plan's load does not need is left out."""
+    """Bytes of memory for a rank. If the plan leaves out KV memory that its load does not need, 10%
+    is added.
+    """
     used = row["total"] - row["kept_free"]
     return int((used - row["left"]) * HEADROOM) if row.get("left") else used
 
@@ -54,8 +58,8 @@ def tolerations(settings: Settings) -> list[dict[str, object]]:
 
 
 def shared_memory(settings: Settings) -> int:
-    """Size of /dev/shm in bytes, which counts as pod memory. On CPUs, the ranks' shared memory plus
-    25%; with devices, one GiB for each rank.
+    """Bytes of /dev/shm, which count as memory of the pod. On CPUs: the ranks' shared memory by the
+    plan plus 25%, and 64 MiB. With devices: one GiB for each rank.
     """
     if settings.has_devices:
         return settings.on_pod * RANK_SHARED
@@ -69,18 +73,20 @@ def shared_memory_limit(settings: Settings) -> str:
 
 
 def disk_limit(settings: Settings) -> str:
-    """Size of the disk tier's volume: 1/8 more than the tier, for writes while it is full."""
+    """Size of the disk tier's volume as a Kubernetes quantity: 1/8 more than the tier, for writes
+    while the tier is full.
+    """
     return f"{settings.tier_bytes('disk') * 9 // 8 // MIB}Mi"
 
 
 def restricted_pod() -> dict[str, object]:
-    """Security context of a pod whose image has USER."""
+    """Security context of a pod whose image runs as USER."""
     user = {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER, "fsGroup": USER}
     return {**user, "seccompProfile": {"type": "RuntimeDefault"}}
 
 
 def restricted() -> dict[str, object]:
-    """Security context of its containers."""
+    """Security context of the containers of such a pod."""
     return {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
@@ -95,7 +101,9 @@ def pod_security(settings: Settings) -> dict[str, object]:
 
 
 def container_security(settings: Settings) -> dict[str, object]:
-    """The "restricted" profile. RDMA pins memory, which even "baseline" forbids."""
+    """Security context of the engine's container: Kubernetes' "restricted" profile. With RDMA, it
+    also has the capability to pin memory, which even the "baseline" profile forbids.
+    """
     capabilities: dict[str, object] = {"drop": ["ALL"]}
     if settings.uses_rdma:
         capabilities["add"] = ["IPC_LOCK"]

@@ -1,4 +1,4 @@
-"""Lint rules for pods: one function for each rule."""
+"""Lint rules for pods. Each rule is one function that yields findings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock_ops.deploy.cluster.quantity import quantity, shown
 from penstock_ops.deploy.objects import Pod, mapping, mappings
 
 LONG_DELAY = 300
-"""An initial probe delay in seconds that is long enough to hide a failure."""
+"""Seconds of initial delay above which a readiness or liveness probe notices too late."""
 GPU = re.compile(r"^(nvidia|amd)\.com/gpu$")
 RDMA = re.compile(r"^rdma/|mlnxnics$|/efa$")
 SECRET = re.compile(r"(KEY|TOKEN|PASSWORD|SECRET)$")
@@ -31,7 +31,9 @@ RANKS = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`error`: pods do not serve, or not as intended. `warning`: could be improved."""
+    """A result of a rule. An `error` means that pods do not serve, or not as intended; a `warning`,
+    that something could be better.
+    """
 
     rule: str
     severity: Literal["error", "warning"]
@@ -92,7 +94,9 @@ def probes(pod: Pod) -> Iterator[Finding]:
 
 
 def asked_ports(pod: Pod) -> Iterator[Finding]:
-    """Probes of named ports that no container has, which never succeed."""
+    """Finds probes of a named port that the container does not have. Such a probe never
+    succeeds.
+    """
     for container in pod.containers:
         names = {port.get("name") for port in mappings(container.get("ports"))}
         for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
@@ -105,7 +109,7 @@ def asked_ports(pod: Pod) -> Iterator[Finding]:
 
 
 def endings(pod: Pod) -> Iterator[Finding]:
-    """A termination grace period too short for the drain."""
+    """Finds a termination grace period that is not longer than the server's time to drain."""
     grace = pod.spec.get("terminationGracePeriodSeconds", 30)
     for container in pod.containers:
         drain = _number(words_of(container), ("--shutdown-timeout",))
@@ -118,7 +122,7 @@ def endings(pod: Pod) -> Iterator[Finding]:
 
 
 def tokens(pod: Pod) -> Iterator[Finding]:
-    """A gateway without permission to list pods from the API server."""
+    """Finds a gateway that watches pods but has no token for the API server."""
     for container in pod.containers:
         watches = any(word.startswith("--inference-pool") for word in words_of(container))
         if watches and pod.spec.get("automountServiceAccountToken") is False:
@@ -158,7 +162,9 @@ def shared_memory(pod: Pod) -> Iterator[Finding]:
 
 
 def kv_tiers(pod: Pod) -> Iterator[Finding]:
-    """Tiers that exceed their memory or volume, or that the pod cannot write."""
+    """Finds KV tiers that exceed their memory or volume, or whose directory the pod cannot
+    write.
+    """
     volumes = {each.get("name"): each for each in mappings(pod.spec.get("volumes"))}
     for container in pod.containers:
         limits = mapping(mapping(container.get("resources")).get("limits"))
@@ -190,13 +196,17 @@ def _disk(
 
 
 def _mount_of(container: Mapping[str, Any], path: str) -> Mapping[str, Any]:
-    """The innermost mount that contains the path; empty if there is none."""
+    """The volume mount that contains the path, the innermost if there are several; empty if there
+    is none.
+    """
     own = [m for m in _mounts(container) if f"{path}/".startswith(f"{m.get('mountPath')}/")]
     return max(own, key=lambda mount: len(str(mount.get("mountPath"))), default={})
 
 
 def _tiers(words: Sequence[str]) -> list[TierConfig]:
-    """Values of `--kv-tier`, without those that a server would reject."""
+    """The tiers in the `--kv-tier` flags of a command, without values that a server would
+    reject.
+    """
     found = []
     for at, word in enumerate(words):
         flag, equals, value = word.partition("=")
@@ -225,7 +235,7 @@ def devices(pod: Pod) -> Iterator[Finding]:
 
 
 def ranks(pod: Pod) -> Iterator[Finding]:
-    """Devices of a group compared with the ranks in its command."""
+    """Finds a group whose number of pods or devices does not match the ranks in its command."""
     for container in pod.containers:
         words = words_of(container)
         nodes = _number(words, ("--nnodes",))
@@ -244,7 +254,9 @@ def ranks(pod: Pod) -> Iterator[Finding]:
 
 
 def stages(pod: Pod) -> Iterator[Finding]:
-    """Pipeline stages over a group: each on one pod, or on whole pods with RDMA."""
+    """Finds pipeline stages that do not fit a group: each stage needs one pod, or several whole
+    pods connected by RDMA.
+    """
     for container in pod.containers:
         words = words_of(container)
         tp, pp = (_number(words, RANKS[axis]) or 1 for axis in ("tp", "pp"))
@@ -324,7 +336,7 @@ def images(pod: Pod) -> Iterator[Finding]:
 
 
 def _image_volumes(pod: Pod) -> Iterator[Finding]:
-    """Image volumes. A missing reference is allowed, for controllers to fill in."""
+    """Finds faults in image volumes."""
     for volume in mappings(pod.spec.get("volumes")):
         if "image" not in volume:
             continue
@@ -349,7 +361,7 @@ def _devices(container: Mapping[str, Any]) -> int:
 
 
 def words_of(container: Mapping[str, Any]) -> list[str]:
-    """Words of command and arguments, including those inside a script."""
+    """The words of a container's command and arguments, including those inside a shell script."""
     parts = [*(container.get("command") or []), *(container.get("args") or [])]
     return [word for part in parts for word in str(part).replace(";", " ").split()]
 

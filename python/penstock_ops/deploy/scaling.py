@@ -1,18 +1,19 @@
-"""Rate limits of autoscaling."""
+"""How fast autoscaling may add and remove replicas."""
 
 from __future__ import annotations
 
 from penstock_ops.deploy.settings import Settings
 
 LONGEST = 1800
-"""Maximum policy period in Kubernetes, in seconds."""
+"""Maximum period of a scaling policy in seconds, by Kubernetes' rules."""
 CALM = 300
-"""Seconds of reduced load before a replica is removed."""
+"""Seconds for which the load must be lower before a replica is removed."""
 
 
 def behavior(settings: Settings) -> dict[str, object]:
-    """Scale up by at most the planned number of replicas within one replica's load time, because a
-    loading replica has not taken its share of the queue yet. Scale down one at a time.
+    """The `behavior` of an autoscaler. Within the load time of a replica, it adds at most the
+    planned number of replicas, because a loading replica does not reduce the queue yet. It removes
+    one replica at a time.
     """
     period = min(settings.start_seconds, LONGEST)
     planned = int(settings.choice["replicas"])

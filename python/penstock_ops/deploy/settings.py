@@ -1,4 +1,4 @@
-"""Input of manifests: a plan, and the settings of the cluster."""
+"""Settings of a deployment: a plan, and the user's choices for the cluster."""
 
 from __future__ import annotations
 
@@ -12,35 +12,37 @@ from penstock.core import InvalidValueError
 
 NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
 MODELS = "/models"
-"""Mount point of the model's volume."""
+"""Directory in the pods where the volume with the model is mounted."""
 KERNELS = ".kernels"
-"""Directory of a claim filled by a Job, in which pods keep their compiled kernels."""
+"""Directory in the model's volume for compiled kernels, if a Job fills the volume."""
 KERNEL_CACHE = "/tmp/.triton/cache"
-"""Triton's kernel cache, since HOME is /tmp."""
+"""Directory of Triton's kernel cache, because HOME is /tmp."""
 PORT, METRICS_PORT = 8000, 8001
 TOPOLOGY, TOPOLOGY_FOLDER = "topology.xml", "/etc/nccl-topology"
-"""NCCL's topology file, and its mount point."""
+"""Name of NCCL's topology file, and the directory where it is mounted."""
 MASTER_PORT = 29501
 GATEWAY_PORT, PICKER_PORT = 8080, 9002
 
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """Source of the weights: an existing claim, a directory of the nodes, a new claim filled by a
-    Job, or an image.
+    """Where the pods get the weights: from an existing claim, a directory on each node, a new claim
+    filled by a Job, or an image.
     """
 
     claim: str = ""
     host_path: str = ""
     pull: str = ""
-    """`org/name` on the hub, for a Job that fills a claim of this deployment."""
+    """`org/name` of the model on the hub, for a Job that downloads it to a new claim."""
     storage_class: str = ""
     image: str = ""
-    """Reference of an OCI image or artifact with the weights, preferably with its digest."""
+    """Reference of an OCI image or artifact with the weights, best with its digest."""
 
     @property
     def kind(self) -> str:
-        """Kind of volume in the plan's terms. Hosts without Kubernetes have a directory."""
+        """Key of this kind of volume in the plan's start-up times. Without Kubernetes it is a
+        directory (`host_path`).
+        """
         if self.image:
             return "image"
         return "claim" if self.claim or self.pull else "host_path"
@@ -48,55 +50,69 @@ class Volume:
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """`penstock gateway` in front of the replicas: a proxy, or the endpoint picker of a Gateway."""
+    """A `penstock gateway` in front of the replicas: a proxy, or the endpoint picker of a
+    Gateway.
+    """
 
     image: str
     gateway_class: str = ""
     """GatewayClass of the Gateway; empty if clients connect to the proxy."""
     tls_secret: str = ""
-    """Secret of type kubernetes.io/tls, for Gateways that use TLS to a picker."""
+    """Name of a Secret of type kubernetes.io/tls; empty without TLS. Some Gateways connect to a
+    picker only with TLS.
+    """
     objectives: Mapping[str, int] | None = None
-    """Priorities by name."""
+    """Priority of each InferenceObjective, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """Autoscaling above the plan's replicas while its thresholds are exceeded."""
+    """Autoscaling: adds replicas to those of the plan while a threshold of the plan is exceeded, up
+    to `most`.
+    """
 
     most: int
     prometheus: str = ""
-    """Prometheus address for KEDA; if empty, Kubernetes' autoscaler with custom metrics."""
+    """Address of Prometheus for KEDA; empty for Kubernetes' own autoscaler with custom metrics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of all manifests."""
+    """A plan and all settings from which manifests are written."""
 
     plan: Mapping[str, Any]
     name: str
     image: str
     volume: Volume
     model_path: str
-    """Path inside the volume; empty for the volume itself."""
+    """Path of the model inside the volume, empty for the volume's root; an absolute path is one on
+    the host.
+    """
     api_key_secret: str = ""
-    """Name of a Secret with the key `api-key`, which clients must send."""
+    """Name of a Secret with the key `api-key`, which clients must send; empty if they need no API
+    key.
+    """
     interface: str = "eth0"
-    """Network interface of the pods, for ranks on several nodes."""
+    """Network interface in the pods, for communication between ranks on several nodes."""
     rdma_devices: str = ""
-    """For example `mlx5_0,mlx5_1`; if empty, NCCL detects them."""
+    """RDMA devices for NCCL, for example `mlx5_0,mlx5_1`; empty if NCCL detects them."""
     node_selector: Mapping[str, str] | None = None
     monitor: bool = False
-    """Whether the cluster has the Prometheus operator's kinds."""
+    """Whether to write a PodMonitor, for which the cluster needs the Prometheus operator."""
     front: Front | None = None
     scaling: Scaling | None = None
     nic_interfaces: tuple[str, ...] = ()
-    """Interfaces of the nodes' adapters, in the order of the plan's fabric resources."""
+    """Network interfaces of the nodes' RDMA adapters, in the order of the plan's fabric
+    resources.
+    """
     topology: str = ""
-    """Text of NCCL's topology file, for virtual machines."""
+    """Content of NCCL's topology file, for virtual machines; empty if NCCL detects the topology."""
     tiers: Mapping[str, TierConfig] | None = None
-    """Penstock's KV tiers in order, keyed by their `--kv-tier` text."""
+    """Penstock's KV tiers (RAM, disk or a URL) in lookup order, keyed by their `--kv-tier` text."""
     ray: bool = False
-    """Whether ranks are actors of KubeRay's Ray cluster, instead of nodes of a LeaderWorkerSet."""
+    """Whether ranks are actors in a Ray cluster of KubeRay, instead of nodes of a
+    LeaderWorkerSet.
+    """
 
     @property
     def choice(self) -> Mapping[str, Any]:
@@ -120,17 +136,19 @@ class Settings:
 
     @property
     def needs_token(self) -> bool:
-        """Whether Penstock's nodes share a secret. Ray has its own."""
+        """Whether the nodes of a replica need a shared secret, which Penstock's do without Ray. Ray
+        has a token of its own.
+        """
         return self.engine == "penstock" and self.nodes > 1 and not self.ray
 
     @property
     def on_pod(self) -> int:
-        """Maximum number of ranks, and devices, of a pod."""
+        """Number of ranks, and of devices, of a pod; the maximum if pods differ."""
         return -(-self.ranks // self.nodes)
 
     @property
     def spans(self) -> bool:
-        """Whether a stage spans several pods."""
+        """Whether a pipeline stage spans several pods."""
         return int(self.choice["tensor_parallel_size"]) > self.on_pod
 
     @property
@@ -143,7 +161,9 @@ class Settings:
         return self.nodes > 1 and bool(self.plan["target"]["fabric_resources"])
 
     def tier_bytes(self, kind: str) -> int:
-        """Bytes of a kind of tier in one pod, which holds the KV of its own ranks."""
+        """Bytes of all tiers of a kind in one pod. Each pod of a replica stores the KV of its own
+        ranks, so it has an equal share.
+        """
         tiers = (self.tiers or {}).values()
         return -(-sum(tier.size_bytes or 0 for tier in tiers if tier.kind == kind) // self.nodes)
 
@@ -155,20 +175,22 @@ class Settings:
 
     @property
     def model(self) -> str:
-        """Path in the pod, or on a host."""
+        """Path of the model in the pod, or on a host without pods."""
         if self.model_path.startswith("/"):
             return self.model_path
         return f"{MODELS}/{self.model_path}".rstrip("/")
 
     @property
     def load_seconds(self) -> int:
-        """Planned seconds from container start to serving: reading the volume, and start-up."""
+        """Planned seconds from a container's start until it serves: reading the weights, and
+        start-up.
+        """
         return int(self._start["weights"][self.volume.kind]["seconds"])
 
     @property
     def pull_seconds(self) -> int:
-        """Planned seconds until containers start on a node that has neither image nor weights; 0 on
-        hosts without containers.
+        """Planned seconds to pull image and weights on a node that has neither; 0 on hosts without
+        containers.
         """
         if not self.image:
             return 0
@@ -177,7 +199,7 @@ class Settings:
 
     @property
     def start_seconds(self) -> int:
-        """Planned seconds from pod creation to serving."""
+        """Planned seconds from the creation of a pod until it serves."""
         return self.pull_seconds + self.load_seconds
 
     @property
@@ -187,16 +209,16 @@ class Settings:
 
     @property
     def weights(self) -> int:
-        """Weight bytes of all ranks of a replica."""
+        """Bytes of the weights of all ranks of a replica."""
         return sum(row["weights"] * len(row["ranks"]) for row in self.plan["memory"])
 
     def threshold(self, name: str) -> float:
-        """Maximum load of a replica for a metric."""
+        """The plan's threshold `name`: the load of a replica above which another one is needed."""
         return float(self.plan["thresholds"][name]["needed"])
 
 
 def name_of(text: str) -> str:
-    """An object name derived from a model's name. InvalidValueError if nothing is left of it."""
+    """A name for Kubernetes objects, derived from the model's name."""
     found = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40].strip("-")
     if not NAME.fullmatch(found):
         found = f"model-{found}".strip("-")[:40].strip("-")

@@ -1,4 +1,6 @@
-"""KV tiers of a deployment: from `--kv-tier`, or from the plan's choice."""
+"""KV tiers (stores behind the KV pool) of a deployment: from `--kv-tier`, or from the plan's
+choice.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +12,15 @@ from penstock.config.tiers import Tier
 from penstock.core import InvalidValueError, PenstockError
 
 Tiers = dict[str, TierConfig]
-"""Tiers in order, keyed by their `--kv-tier` text."""
+"""Tiers in lookup order, keyed by their `--kv-tier` text."""
 
 
 def tiers_of(texts: Sequence[str], plan: Mapping[str, Any], directory: str) -> Tiers:
-    """Tiers of a deployment. `directory` is for a disk tier of the plan; empty if hosts have no
-    common one.
+    """The tiers given by the flags `texts`, or those of the plan if there are none. `directory` is
+    for a disk tier of the plan; empty if hosts have no common directory.
 
-    PenstockError for another engine, several disks, a relative directory, and passwords, which
-    would be readable in the manifest.
+    PenstockError for an engine other than Penstock, several disks, a relative directory, or a
+    password, which would be readable in the manifest.
     """
     found: Tiers = {}
     for text in texts or _planned(plan, directory):
@@ -39,8 +41,8 @@ def tiers_of(texts: Sequence[str], plan: Mapping[str, Any], directory: str) -> T
 
 
 def _planned(plan: Mapping[str, Any], directory: str) -> list[str]:
-    """A replica's share of the tiers in the plan's choice. Only for Penstock, because other engines
-    configure tiers differently.
+    """`--kv-tier` texts for the tiers in the plan's choice, with one replica's share of their size.
+    Empty for other engines, which configure tiers differently.
     """
     choice, per_node = plan["choice"], int(plan["target"]["per_node"])
     if plan["engine"] != "penstock":

@@ -1,1 +1,3 @@
-"""A Helm chart from the same functions that create objects: templates, values and their schema."""
+"""Writes a Helm chart: templates, values and their schema. The templates come from the same
+functions that create the objects of `penstock deploy k8s`.
+"""

@@ -1,4 +1,6 @@
-"""Facts that a chart's user chooses: references into its values instead of a plan's numbers."""
+"""Facts for a chart's templates. Choices of the chart's user are references into its values, where
+a plan would have numbers.
+"""
 
 from __future__ import annotations
 

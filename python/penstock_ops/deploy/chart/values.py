@@ -1,4 +1,4 @@
-"""Values of a chart (the choices of a plan and its settings) and their JSON schema."""
+"""A chart's values.yaml, filled with a plan's choice and the settings, and its JSON schema."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ Schema = dict[str, Any]
 
 
 def values(settings: Settings) -> dict[str, Any]:
-    """Values by the paths in `places`. Disabled parts have their numbers, too."""
+    """The chart's values, nested as `places` refers to them. Features that are disabled have
+    values, too, so that a user can enable them.
+    """
     given = replace(
         settings,
         scaling=settings.scaling or Scaling(0),

@@ -1,4 +1,4 @@
-"""Files of a chart."""
+"""Writes the files of a Helm chart."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ when its pods are ready:
 
 
 def chart(settings: Settings) -> dict[str, str]:
-    """File contents by name. The values are the plan's choice; what the plan does not choose is
-    disabled. PenstockError for a plan that pods cannot serve, and for cluster-wide objects.
+    """File contents by name. values.yaml has the plan's choice; features that the plan does not
+    choose are disabled. PenstockError for a plan that pods cannot serve, and for settings that need
+    a cluster-wide object.
     """
     check(settings)
     if settings.nic_interfaces:
@@ -43,7 +44,7 @@ def chart(settings: Settings) -> dict[str, str]:
 
 
 def templates() -> dict[str, str]:
-    """Templates, which are the same for all plans."""
+    """The chart's template files by name. They are the same for all plans."""
     known = places()
     found = {file.name: _template(file.make(known), file.condition(known)) for file in FILES}
     found["objectives.yaml"] = _objectives(known)
@@ -86,7 +87,9 @@ def _commented(chosen: dict[str, object]) -> str:
 
 
 def write_chart(files: dict[str, str], directory: Path) -> list[Path]:
-    """Write the files. Files of an earlier run that are no longer generated stay."""
+    """Write the files of `chart`. Existing files that the chart no longer has stay in
+    `directory`.
+    """
     written = []
     for name, text in files.items():
         path = directory / name

@@ -1,1 +1,3 @@
-"""Manifests in a cluster: apply, diff, delete, and diagnosis of pods that do not serve."""
+"""Applies a directory's manifests to a cluster, compares and deletes them, and finds out why pods
+do not serve.
+"""

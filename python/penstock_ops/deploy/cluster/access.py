@@ -1,6 +1,6 @@
-"""The API server of the user's cluster: through kubectl where it is, because it knows all ways to
-log in; else through the gateway's client, with a token, a client certificate, or what a command
-prints.
+"""Connects to the API server of the user's Kubernetes cluster: through kubectl if it is installed,
+because it supports all ways to log in; otherwise through the gateway's client, with a token, a
+client certificate, or the output of a login command.
 """
 
 from __future__ import annotations
@@ -22,19 +22,21 @@ from penstock.core import PenstockError
 from penstock_ops.deploy.cluster.api import Api
 
 TIMEOUT = 60
-"""Seconds of a request to kubectl."""
+"""Timeout in seconds of a request through kubectl."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
     api: Api
     namespace: str
-    """For objects that name none."""
+    """Namespace for objects whose manifest names none."""
 
 
 @contextmanager
 def connected(kubeconfig: Path | None, context: str, namespace: str) -> Iterator[Cluster]:
-    """The cluster of a kubeconfig's context; empty texts mean the current ones."""
+    """The cluster of a kubeconfig's context. An empty `context` or `namespace` means the current
+    one.
+    """
     kubectl = shutil.which("kubectl")
     if kubectl is not None:
         words = [kubectl, *(["--kubeconfig", str(kubeconfig)] if kubeconfig else [])]
@@ -52,13 +54,15 @@ def connected(kubeconfig: Path | None, context: str, namespace: str) -> Iterator
 
 
 def _default() -> Path | None:
-    """kubectl's file, where KUBECONFIG names none and it is there."""
+    """kubectl's default kubeconfig; None if KUBECONFIG names files, or if the default does not
+    exist.
+    """
     path = Path.home() / ".kube/config"
     return path if not default_kubeconfigs() and path.is_file() else None
 
 
 def _request(path: Path, method: str, target: str, content: str, body: bytes) -> tuple[int, bytes]:
-    """A request at a Unix socket, on a connection of its own."""
+    """Send one HTTP request to a Unix socket, on a new connection. Returns status and body."""
     with socket.socket(socket.AF_UNIX) as stream:
         stream.settimeout(TIMEOUT)
         stream.connect(str(path))
@@ -71,7 +75,7 @@ def _request(path: Path, method: str, target: str, content: str, body: bytes) ->
 
 @contextmanager
 def _proxied(kubectl: list[str]) -> Iterator[Api]:
-    """`kubectl proxy` at a socket that only this user can open, as long as the block runs."""
+    """Context in which `kubectl proxy` listens on a Unix socket that only this user can open."""
     with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
         path = Path(folder) / "api"
         words = [*kubectl, "proxy", "--unix-socket", str(path)]
@@ -91,7 +95,7 @@ def _proxied(kubectl: list[str]) -> Iterator[Api]:
 
 
 def _current(kubectl: list[str]) -> str:
-    """The namespace of the context."""
+    """The namespace of the kubeconfig's context; `default` if it has none."""
     words = [*kubectl, "config", "view", "--minify", "-o", "jsonpath={..namespace}"]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=TIMEOUT)
     return done.stdout.strip() or "default"

@@ -1,4 +1,4 @@
-"""Requests to a Kubernetes API server, and its refusals."""
+"""Requests to a Kubernetes API server, and the errors that it answers."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from penstock.core import PenstockError
 
 JSON = "application/json"
 APPLY = "application/apply-patch+yaml"
-"""Server-side apply: JSON is YAML too."""
+"""Content type of server-side apply. Bodies are JSON, which is valid YAML."""
 BAD_REQUEST, FORBIDDEN, NOT_FOUND, CONFLICT, INVALID = 400, 403, 404, 409, 422
 
 
 class ApiError(PenstockError):
-    """An answer that is no success: the HTTP status, and the server's message."""
+    """An answer with an error status: the HTTP status, and the server's message."""
 
     def __init__(self, status: int, message: str, causes: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.status = status
         self.causes = causes
-        """Fields and what is wrong with them, of conflicts and invalid objects."""
+        """For conflicts and invalid objects: each wrong field and its error, as text."""
 
 
 class Api:
-    """An API server behind `send`: method, path with query, content type and body -> HTTP status
-    and body. It raises OSError where no server answers, ValueError for a login that fails.
+    """An API server, reached through `send`: (method, path with query, content type, body) -> (HTTP
+    status, body). `send` raises OSError if no server answers, ValueError if the login fails.
     """
 
     def __init__(self, send: Callable[[str, str, str, bytes], tuple[int, bytes]]) -> None:
@@ -37,7 +37,9 @@ class Api:
     def call(
         self, method: str, path: str, body: object = None, content: str = JSON, **query: str
     ) -> dict[str, Any]:
-        """The answer's object. ApiError for a refusal, PenstockError where no server answers."""
+        """Send a request; returns the JSON object of the answer. ApiError for an error status,
+        PenstockError if no server answers.
+        """
         answer = self._answer(method, path, body, content, query)
         try:
             found = json.loads(answer)
@@ -66,7 +68,9 @@ class Api:
 
 
 def refusal(status: int, answer: bytes) -> ApiError:
-    """The error of an answer, which is a Status object where the server itself made it."""
+    """The error for an answer with an error status. If the API server itself wrote the answer, its
+    body is a Status object; a proxy's answer may be any text.
+    """
     text = answer.decode(errors="replace").strip()
     try:
         found = json.loads(text)

@@ -1,4 +1,4 @@
-"""Changes to a cluster: server-side apply, its dry run, and deletion."""
+"""Changes objects in a cluster: server-side apply, its dry run, and deletion."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from penstock_ops.deploy.cluster.manifests import Reference
 from penstock_ops.deploy.emit import dump
 
 MANAGER = "penstock-deploy"
-"""Field manager, by which the API server records the fields that we own."""
+"""Name under which the API server records that Penstock set a field (its field manager)."""
 SERVERS_OWN = ("managedFields", "resourceVersion", "generation", "uid", "creationTimestamp")
-"""Metadata that only the server writes."""
+"""Metadata fields that only the API server writes."""
 GONE_TIMEOUT = 120
 
 
@@ -30,8 +30,8 @@ def live(api: Api, reference: Reference) -> dict[str, Any] | None:
 
 
 def tried(api: Api, reference: Reference, *, force: bool) -> dict[str, Any]:
-    """Dry run of an apply: the resulting object with the server's defaults. Changes nothing.
-    PenstockError names the object and the fault.
+    """Dry run of an apply: returns the object that would result, with the server's defaults. It
+    changes nothing. PenstockError names the object and the fault.
     """
     return _patched(api, reference, force=force, dryRun="All")
 
@@ -49,12 +49,14 @@ def applied(api: Api, reference: Reference, *, force: bool) -> str:
         return "replaced"
     if before is None:
         return "created"
-    # A claim gets a new version even if nothing changes, so compare contents.
+    # Compare contents: a claim gets a new resource version even if nothing changes.
     return "unchanged" if _comparable(before) == _comparable(after) else "configured"
 
 
 def must_be_replaced(reference: Reference, error: ApiError) -> bool:
-    """Whether to delete and recreate: a Job's pods are immutable, and a pull can be repeated."""
+    """Whether an apply must delete and recreate the object. A Job's pods cannot be changed, and its
+    download can be repeated.
+    """
     return reference.kind == "Job" and error.status == INVALID
 
 
@@ -79,7 +81,7 @@ def _explained(reference: Reference, error: ApiError) -> str:
 
 
 def difference(reference: Reference, before: Mapping[str, Any] | None, after: object) -> list[str]:
-    """Unified diff between the object in the cluster and the one after an apply."""
+    """Lines of a unified diff between the object in the cluster and the one after an apply."""
     old = dump(_comparable(before)).splitlines() if before else []
     new = dump(_comparable(after)).splitlines()
     return list(
@@ -100,15 +102,15 @@ def _comparable(found: object) -> dict[str, object]:
 
 
 def delete(api: Api, reference: Reference, clock: Callable[[], float] = time.monotonic) -> bool:
-    """Delete the object and its dependents, and wait until it is gone. Returns False if it did not
-    exist. PenstockError if something blocks the deletion.
+    """Delete the object and its dependents (such as its pods), and wait until it is gone. Returns
+    False if it did not exist. PenstockError if something blocks the deletion.
     """
     found = live(api, reference)
     if found is None:
         return False
     options = {
         "propagationPolicy": "Foreground",
-        # Never delete another object that has taken the name since.
+        # Do not delete another object that was created under this name in the meantime.
         "preconditions": {"uid": found["metadata"]["uid"]},
     }
     try:

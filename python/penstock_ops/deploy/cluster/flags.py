@@ -32,10 +32,12 @@ from penstock_ops.deploy.cluster.waiting import wait
 from penstock_ops.deploy.objects import mapping, pods_of
 
 WAIT = 1800
-"""Minimum of the default timeout in seconds."""
+"""Minimum of the default for the timeout of `apply`, in seconds."""
 CLAIM = "PersistentVolumeClaim"
 FIRST_MADE = ("Namespace", "CustomResourceDefinition")
-"""Kinds that others depend on even for a dry run."""
+"""Kinds that must exist before other objects pass even a dry run. If a directory has one of them,
+its objects are not tried before the apply.
+"""
 
 
 def add_commands(targets: Any) -> None:
@@ -92,8 +94,9 @@ def _opened(parsed: argparse.Namespace) -> Iterator[tuple[Api, list[Reference]]]
 
 
 def run_apply(parsed: argparse.Namespace) -> int:
-    """Apply the objects. Returns 1 if something does not become ready. If the API server refuses an
-    object, PenstockError is raised before anything changes.
+    """Apply the objects and wait until they are ready. Returns 1 if something does not become
+    ready. If the API server rejects an object in the dry run, PenstockError is raised before
+    anything changes.
     """
     with _opened(parsed) as (api, references):
         if not any(one.kind in FIRST_MADE for one in references):
@@ -111,7 +114,9 @@ def run_apply(parsed: argparse.Namespace) -> int:
 
 
 def longest(manifests: Sequence[Mapping[str, Any]]) -> float:
-    """Seconds after which the manifests themselves declare anything still starting as failed."""
+    """Seconds to wait for the objects: the longest time that their startup probes and rollout
+    deadlines allow, but at least WAIT.
+    """
     containers = [each for one in manifests for pod in pods_of(one) for each in pod.containers]
     specs = [mapping(one.get("spec")) for one in manifests]
     rollouts = [int(spec.get("progressDeadlineSeconds") or 0) for spec in specs]
@@ -119,7 +124,9 @@ def longest(manifests: Sequence[Mapping[str, Any]]) -> float:
 
 
 def _try(api: Api, reference: Reference, force: bool) -> dict[str, Any] | None:
-    """Dry run of an apply; None for a Job that would be replaced, because it is immutable."""
+    """Dry run of an apply. None for a Job that the apply would replace, because Jobs cannot be
+    changed.
+    """
     try:
         return tried(api, reference, force=force)
     except ApiError as error:
@@ -149,7 +156,9 @@ def run_status(parsed: argparse.Namespace) -> int:
 
 
 def run_delete(parsed: argparse.Namespace) -> int:
-    """Delete the objects. Tolerates objects whose kind no longer exists in the cluster."""
+    """Delete the objects of the directory. Objects whose kind no longer exists in the cluster are
+    skipped.
+    """
     found = objects(parsed.directory)
     with connected(parsed.kubeconfig, parsed.context, parsed.namespace) as cluster:
         resolver = Resolver(cluster.api, cluster.namespace)

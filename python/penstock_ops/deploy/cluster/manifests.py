@@ -1,4 +1,4 @@
-"""Objects of a directory in apply order, and their API paths."""
+"""Reads the objects of a directory in the order to apply them, and finds their API paths."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock_ops.deploy.cluster.api import NOT_FOUND, Api, ApiError
 from penstock_ops.deploy.objects import Located, mapping, read
 
 NO_OBJECTS = ("kustomize.config.k8s.io/",)
-"""Files for other tools."""
+"""API groups of files that are not Kubernetes objects but input for other tools."""
 FIRST = (
     "Namespace",
     "CustomResourceDefinition",
@@ -24,7 +24,7 @@ FIRST = (
     "RoleBinding",
     "Service",
 )
-"""Kinds that others depend on."""
+"""Kinds that are applied before all others, because others depend on them."""
 CONTROLLERS = {
     "leaderworkerset.x-k8s.io": "the LeaderWorkerSet controller",
     "monitoring.coreos.com": "the Prometheus operator",
@@ -46,9 +46,9 @@ class Reference:
 
     manifest: Mapping[str, Any]
     namespace: str
-    """Empty for a cluster-wide object."""
+    """Namespace of the object; empty for a cluster-wide one."""
     collection: str
-    """API path of the collection for its kind."""
+    """API path of the objects of this kind in this namespace."""
 
     @property
     def kind(self) -> str:
@@ -88,7 +88,9 @@ def _rank(located: Located) -> int:
 
 
 class Resolver:
-    """Resolves kinds to API paths with the API server's discovery, once for each group."""
+    """Finds the API path of each kind by asking the API server, once for each API group and
+    version.
+    """
 
     def __init__(self, api: Api, namespace: str) -> None:
         self._api, self._namespace = api, namespace

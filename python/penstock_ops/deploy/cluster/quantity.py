@@ -1,4 +1,4 @@
-"""Quantities of Kubernetes: `500m`, `16Gi`, `1e3`."""
+"""Parses and formats Kubernetes resource quantities: `500m`, `16Gi`, `1e3`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GIB, MIB = 2**30, 2**20
 
 
 def quantity(text: object) -> Fraction:
-    """Value of a quantity; 0 if malformed."""
+    """The number that a quantity means (`500m` is 1/2); 0 if malformed."""
     found = QUANTITY.fullmatch(str(text))
     if found is None:
         return Fraction(0)
@@ -31,7 +31,9 @@ def quantity(text: object) -> Fraction:
 
 
 def shown(resource: str, amount: Fraction) -> str:
-    """A quantity formatted for people: bytes in GiB or MiB, others as plain numbers."""
+    """An amount of a resource for people: memory and storage in GiB or MiB, others as plain
+    numbers.
+    """
     if resource.startswith(IN_BYTES):
         if abs(amount) >= GIB:
             return f"{float(amount / GIB):.1f} GiB"

@@ -1,4 +1,4 @@
-"""Readiness of an object, derived from its status."""
+"""Whether an object in the cluster is ready, according to its status."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from penstock_ops.deploy.objects import mapping, mappings
 class Readiness:
     ready: bool
     words: str
-    """For example `1 of 2 ready`."""
+    """Text such as `1 of 2 ready`."""
 
 
 def readiness(workload: Workload) -> Readiness:
-    """Readiness of a workload. Objects of a kind without a rule are ready when they exist."""
+    """Readiness of an object. Kinds without a rule in RULES are ready when they exist."""
     if workload.live is None:
         return Readiness(False, "not in the cluster")
     rule = RULES.get(workload.reference.kind)
@@ -25,7 +25,7 @@ def readiness(workload: Workload) -> Readiness:
 
 
 def condition(found: Object, kind: str) -> Object:
-    """A condition from the status; empty if there is none of this type."""
+    """The condition of type `kind` in the object's status; empty if there is none."""
     listed = mappings(mapping(found.get("status")).get("conditions"))
     return next((one for one in listed if one.get("type") == kind), {})
 
@@ -35,7 +35,9 @@ def is_true(found: Object, kind: str) -> bool:
 
 
 def _replicas(found: Object, available: str) -> Readiness:
-    """Workloads that count pods or groups. A rollout is over when no old pod is left."""
+    """Readiness of a workload whose status counts pods. `available` is the key of the number of
+    ready pods. A rollout is over when no pod of the old version is left.
+    """
     status, metadata = mapping(found.get("status")), mapping(found.get("metadata"))
     wanted = mapping(found.get("spec")).get("replicas", 1)
     ready, updated = status.get(available, 0), status.get("updatedReplicas", 0)
@@ -58,7 +60,7 @@ def _stateful_set(found: Object) -> Readiness:
 
 
 def _groups(found: Object) -> Readiness:
-    """Readiness of a LeaderWorkerSet, whose status has no generation."""
+    """Readiness of a LeaderWorkerSet. Its status does not tell which generation it describes."""
     status = mapping(found.get("status"))
     wanted = mapping(found.get("spec")).get("replicas", 1)
     ready, updated = status.get("readyReplicas", 0), status.get("updatedReplicas", 0)

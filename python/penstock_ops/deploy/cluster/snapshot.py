@@ -1,5 +1,5 @@
-"""Input of the diagnosis: a directory's objects as they are in the cluster, their pods, and the
-surrounding objects. Read once, then evaluated by pure functions.
+"""Input of the diagnosis: the directory's objects as they are in the cluster, their pods, events,
+nodes and logs. All is read once; the functions in `causes` only evaluate it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock_ops.deploy.objects import mapping, mappings, pods_of
 Object = Mapping[str, Any]
 LOG_LINES = 20
 RESULTS = 500
-"""Objects in one page of a list."""
+"""Maximum number of objects in one page of a list from the API server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Workload:
 
     reference: Reference
     live: Object | None
-    """None if it does not exist in the cluster."""
+    """The object in the cluster; None if it does not exist there."""
     pods: Sequence[Object] = ()
 
     @property
@@ -36,7 +36,9 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """State of the cluster. `now` is this machine's clock, assumed to match the server's."""
+    """State of the cluster at time `now`, which is this machine's clock. The clocks of the cluster
+    are assumed to agree with it.
+    """
 
     now: datetime
     workloads: Sequence[Workload]
@@ -45,16 +47,18 @@ class Snapshot:
     nodes: Sequence[Object] | None = ()
     """None if this user may not read nodes."""
     all_pods: Sequence[Object] | None = ()
-    """Pods of all namespaces, for free resources; None if this user may not read them."""
+    """Pods of all namespaces, to compute free resources; None if this user may not read them."""
     logs: Mapping[tuple[str, str], Sequence[str]] = field(default_factory=dict)
-    """Last log lines by pod and container, for containers that ended or are not ready."""
+    """Last log lines by (pod name, container name), for containers that ended or are not ready."""
 
     def node(self, name: str) -> Object | None:
         found = (one for one in self.nodes or () if one["metadata"]["name"] == name)
         return next(found, None)
 
     def about(self, found: Object, *reasons: str) -> list[Object]:
-        """Events about an object, oldest first, optionally restricted to these reasons."""
+        """Events about an object, oldest first; only those with one of `reasons` if any are
+        given.
+        """
         uid = mapping(found.get("metadata")).get("uid")
         return [
             event
@@ -64,13 +68,13 @@ class Snapshot:
         ]
 
     def age(self, time: object) -> float | None:
-        """Seconds since an API timestamp."""
+        """Seconds since a timestamp of the API; None if it is missing or invalid."""
         then = moment(time)
         return None if then is None else max((self.now - then).total_seconds(), 0.0)
 
 
 def moment(time: object) -> datetime | None:
-    """Parse an API timestamp."""
+    """Parse a timestamp of the API; None if it is missing or invalid."""
     try:
         return datetime.fromisoformat(str(time).replace("Z", "+00:00"))
     except ValueError:
@@ -78,7 +82,7 @@ def moment(time: object) -> datetime | None:
 
 
 def event_time(event: Object) -> str:
-    """When the event was last seen."""
+    """Timestamp of the last time that the event occurred; empty if unknown."""
     series = mapping(event.get("series")).get("lastObservedTime")
     found = series or event.get("lastTimestamp") or event.get("eventTime")
     return str(found or mapping(event.get("metadata")).get("creationTimestamp") or "")
@@ -106,7 +110,7 @@ def read(api: Api, references: Iterable[Reference]) -> Snapshot:
 
 
 def _all(api: Api, path: str) -> list[Object] | None:
-    """All pages of a list; None if this user may not read it."""
+    """All objects of a list, from all its pages; None if this user may not read it."""
     found: list[Object] = []
     query = {"limit": str(RESULTS)}
     while True:
@@ -138,8 +142,8 @@ def _own(reference: Reference, pods: Sequence[Object]) -> list[Object]:
 
 
 def _logs(api: Api, workload: Workload) -> dict[tuple[str, str], list[str]]:
-    """Last log lines of containers that ended or are not ready; lines of the previous run if the
-    container has just restarted.
+    """Last log lines by (pod name, container name), for containers that ended or are not ready. If
+    a container has just restarted, the lines of its previous run.
     """
     found: dict[tuple[str, str], list[str]] = {}
     for pod in workload.pods:
@@ -158,7 +162,9 @@ def _logs(api: Api, workload: Workload) -> dict[tuple[str, str], list[str]]:
 
 
 def _lines(api: Api, path: str, query: Mapping[str, str]) -> list[str]:
-    """Lines of a log. If it cannot be read, the reason; if the container has not started, empty."""
+    """Lines of a container's log; empty if the container has not started. If the log cannot be
+    read, a line with the reason.
+    """
     try:
         return [line for line in api.text(path, **query).splitlines() if line.strip()]
     except ApiError as error:

@@ -1,4 +1,4 @@
-"""A snapshot as text: readiness, the first cause, other causes."""
+"""A snapshot of the cluster as text: which objects are ready, and why the others are not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock_ops.deploy.cluster.snapshot import Snapshot, statuses
 from penstock_ops.deploy.objects import mapping
 
 OTHERS = 5
-"""Maximum number of further causes printed."""
+"""Maximum number of causes printed after the first."""
 
 
 def is_ready(snapshot: Snapshot) -> bool:
@@ -19,7 +19,9 @@ def is_ready(snapshot: Snapshot) -> bool:
 
 
 def report(snapshot: Snapshot) -> list[str]:
-    """Lines: workloads, the first cause with its evidence, then one line for each other cause."""
+    """Lines with the readiness of each workload, the first cause with its evidence, and one line
+    for each other cause.
+    """
     lines = list(_workloads(snapshot))
     found = causes(snapshot)
     if found:
@@ -33,7 +35,9 @@ def report(snapshot: Snapshot) -> list[str]:
 
 
 def _workloads(snapshot: Snapshot) -> Iterator[str]:
-    """One line for each object that has pods."""
+    """A readiness line for each object of a kind in RULES; for all objects if there is none of
+    them.
+    """
     counted = [one for one in snapshot.workloads if one.reference.kind in RULES]
     for workload in counted or snapshot.workloads:
         yield f"{workload.title}: {readiness(workload).words}"
@@ -49,7 +53,7 @@ def _line(cause: Cause) -> str:
 
 
 def progress(snapshot: Snapshot) -> list[str]:
-    """Current activity of pods that are starting or draining."""
+    """Lines about pods that are starting or shutting down."""
     lines = []
     for workload in snapshot.workloads:
         for pod in workload.pods:

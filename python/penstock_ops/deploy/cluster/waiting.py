@@ -1,4 +1,4 @@
-"""Waits until applied objects are ready, or until a cause persists that will not resolve itself."""
+"""Waits until applied objects are ready, or until it is clear that they will not become ready."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from penstock_ops.deploy.cluster.status import is_ready, progress, report
 
 PERIOD = 1.0
 PATIENCE = 30.0
-"""Seconds for which such a cause must persist: kubelets retry missing secrets every 20 s."""
+"""Seconds for which a lasting cause must persist before waiting ends. Kubelets retry missing
+secrets every 20 s.
+"""
 
 
 def wait(
@@ -22,7 +24,9 @@ def wait(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
 ) -> bool:
-    """Whether everything became ready. `say` receives new progress, and the final report."""
+    """Wait at most `timeout` seconds; returns whether everything became ready. `say` receives lines
+    of progress and the final report.
+    """
     begun = clock()
     said: list[str] = []
     stage: Stage | None = None
@@ -40,7 +44,8 @@ def wait(
             stage, since = reached, None
         lasts = False
         if first is not None and first.lasting:
-            # A crashing container runs in between, which does not reset the timer.
+            # A crashing container runs between two crashes. This does not reset the timer, because
+            # the stage stays the same.
             since = now if since is None else since
             lasts = now - since >= PATIENCE
         if lasts or now - begun >= timeout:
@@ -55,7 +60,7 @@ def wait(
 
 
 def _say(lines: list[str], said: list[str], say: Callable[[str], object]) -> None:
-    """Print new lines only. Lines that differ in digits count as equal."""
+    """Pass only new lines to `say`. Lines that differ only in digits count as equal."""
     for line in lines:
         plain = "".join(letter for letter in line if not letter.isdigit())
         if plain not in said:

@@ -1,4 +1,6 @@
-"""Engines in pods: command, probes, environment. One file for each engine, found by its name."""
+"""How each engine (Penstock, vLLM, SGLang) runs in pods: command, probes, environment. Each has a
+file of its name.
+"""
 
 from __future__ import annotations
 
@@ -13,24 +15,26 @@ from penstock_ops.deploy.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Pods:
-    """How an engine runs in pods."""
+    """The properties of an engine in pods. The boolean argument of the functions is True for a
+    replica's leader (node 0), False for its other nodes.
+    """
 
     command: Callable[[Settings, bool], list[Word]]
-    """Command of the leader, or with False of another node."""
+    """Command of the engine's container."""
     environment: Callable[[Settings, bool], list[dict[str, object]]]
     probes: Callable[[Settings, bool], dict[str, object]]
     metrics_port: str
-    """Name of the port that Prometheus scrapes."""
+    """Name of the container port that Prometheus scrapes."""
     root: bool
-    """Whether the published image runs as root and writes outside /tmp."""
+    """Whether the engine's published image runs as root and writes outside /tmp."""
     restart_policy: str
-    """LeaderWorkerSet's policy for the end of a group's pod."""
+    """LeaderWorkerSet's restart policy, for the case that one pod of a group ends."""
     on_ray: bool = False
-    """Whether it has an executor with Ray actors as ranks."""
+    """Whether the engine can run its ranks as Ray actors."""
     waiting: str = "vllm:num_requests_waiting"
-    """Metric of the number of waiting requests."""
+    """Name of the metric for the number of waiting requests."""
     kv_use: str = "vllm:kv_cache_usage_perc"
-    """Metric of the share of KV in use."""
+    """Name of the metric for the share of KV cache in use (0 to 1)."""
 
 
 ENGINES: Mapping[str, Pods] = {

@@ -1,4 +1,4 @@
-"""Penstock in pods."""
+"""How Penstock runs in pods."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from penstock_ops.deploy.quoting import GROUP_INDEX, GROUP_SIZE, LEADER, Word
 from penstock_ops.deploy.settings import MASTER_PORT, METRICS_PORT, PORT, Settings
 
 PROGRAM = ("python3", "-m", "penstock")
-"""Works in every image that has the package, even if its scripts are not in PATH."""
+"""Start of Penstock's command. It works in every image with the package, even if the package's
+scripts are not in PATH.
+"""
 SHUTDOWN = 60
-"""Drain timeout for open streams in seconds."""
+"""Seconds that open streams may take to end after a termination signal."""
 
 
 def command(settings: Settings, leader: bool) -> list[Word]:
-    """The command, the same for all nodes. A variable has the node's number."""
+    """The command of a node. It is the same for all nodes; an environment variable has the node's
+    number.
+    """
     choice, plan = settings.choice, settings.plan
     words: list[Word] = [
         *PROGRAM,
@@ -54,13 +58,14 @@ def environment(settings: Settings, leader: bool) -> list[dict[str, object]]:
         found.append(secret("PENSTOCK_API_KEY", settings.api_key_secret, "api-key"))
     if settings.needs_token:
         found.append(secret("PENSTOCK_CLUSTER_TOKEN", f"{settings.name}-cluster", "token"))
-    # Rows between stages and sums between CPUs use Penstock's streams, not NCCL.
+    # NCCL is used only if a stage spans several pods of devices. Between stages, and between CPUs,
+    # Penstock uses its own streams.
     return found + (nccl(settings) if settings.spans and settings.has_devices else [])
 
 
 def probes(settings: Settings, leader: bool) -> dict[str, object]:
-    """Probes. A separate port answers them without an API key. Nodes without a front door are
-    probed by their agent's heartbeat.
+    """Probes of a node. A separate port answers the leader's probes, without an API key. Other
+    nodes have no API server; their probe is a command that checks their agent's heartbeat.
     """
     if not leader:
         asked = {"command": [*PROGRAM, "node-health"]}

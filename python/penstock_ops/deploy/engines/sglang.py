@@ -1,4 +1,4 @@
-"""SGLang in pods."""
+"""How SGLang runs in pods."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def command(settings: Settings, leader: bool) -> list[Word]:
         "sglang.launch_server",
         f"--model-path={settings.model}",
         f"--served-model-name={plan['model']['name']}",
-        # With `::` its HTTP server would refuse IPv4.
+        # With the address `::`, SGLang's HTTP server would reject IPv4 connections.
         ("--host=", ADDRESS),
         f"--port={PORT}",
         f"--tp-size={tp}",

@@ -1,4 +1,4 @@
-"""vLLM in pods."""
+"""How vLLM runs in pods."""
 
 from __future__ import annotations
 

@@ -1,1 +1,3 @@
-"""Kinds of objects: one function of the facts for each kind, in its own file."""
+"""Kubernetes objects. Each file has one kind of object, with a function that creates it from
+`Facts`.
+"""

@@ -7,7 +7,9 @@ from penstock_ops.deploy.parts import optional
 
 
 def claim(facts: Facts) -> dict[str, object]:
-    """25% larger than the weights. ReadWriteMany, because pods of all replicas mount it."""
+    """The claim. It is 25% larger than the weights, and ReadWriteMany, because the pods of all
+    replicas mount it.
+    """
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",

@@ -1,4 +1,4 @@
-"""Deployment: replicas of one pod each."""
+"""Deployment: the replicas, if each is a single pod."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from penstock_ops.deploy.parts import when
 
 
 def deployment(facts: Facts) -> dict[str, object]:
-    """The rollout needs no spare devices: a pod ends before its successor starts."""
+    """The Deployment. A rollout needs no spare devices, because a pod ends before its successor
+    starts.
+    """
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",

@@ -1,4 +1,4 @@
-"""PodDisruptionBudget: node drains take one replica at a time."""
+"""PodDisruptionBudget: if nodes are drained, only one replica may be down at a time."""
 
 from __future__ import annotations
 

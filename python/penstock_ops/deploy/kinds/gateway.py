@@ -1,4 +1,6 @@
-"""Gateway: entry point of the cluster, of a class run by a third party."""
+"""Gateway (of the Gateway API): entry point for clients. A third-party controller, chosen by its
+class, runs it.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ KINDS = (
     ),
     ("llm-d.ai", ["inferenceobjectives", "inferencemodelrewrites"]),
 )
-"""Groups and plural names of the inference extension."""
+"""(API group, plural names) of the custom resources of the inference extension."""
 ACCESS = "rbac.authorization.k8s.io"
 
 
@@ -22,7 +22,9 @@ def gateway_account(facts: Facts) -> dict[str, object]:
 
 
 def gateway_role(facts: Facts, front: FrontFacts) -> dict[str, object]:
-    """Role of the gateway. As a proxy it watches only pods."""
+    """The gateway's permissions. As a proxy it watches only pods; as an endpoint picker, also the
+    custom resources in KINDS.
+    """
     return {
         "apiVersion": f"{ACCESS}/v1",
         "kind": "Role",

@@ -1,4 +1,6 @@
-"""ConfigMap: gateway.yaml of the proxy, whose replicas are the serving pods."""
+"""ConfigMap with gateway.yaml for `penstock gateway` as a proxy. Its replicas are the
+serving pods.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ CONFIG_FOLDER = "/etc/penstock"
 
 
 def gateway_config(facts: Facts) -> dict[str, object]:
-    """Selects pods by labels, so no InferencePool is needed."""
+    """The ConfigMap. It selects the pods by labels, so no InferencePool is needed."""
     pods = {"selector": facts.selector(), "ports": [PORT]}
     content = {"pools": [{"name": facts.name, "kubernetes": pods}]}
     return {

@@ -11,13 +11,17 @@ from penstock_ops.deploy.resources import restricted, restricted_pod
 from penstock_ops.deploy.settings import GATEWAY_PORT, PICKER_PORT
 
 GATEWAYS = 2
-"""Number of pods. One may fail at any time; all of them learn consistent prefix placement."""
+"""Number of gateway pods, so that one may fail. All of them place prefixes on the replicas
+consistently.
+"""
 CERTIFICATE = "/etc/penstock-tls"
 DRAIN = 30
 
 
 def gateway_deployment(facts: Facts, front: FrontFacts) -> dict[str, object]:
-    """A successor is ready before a pod ends, so that new streams are accepted at any time."""
+    """The Deployment. In a rollout, a new pod is ready before an old one ends, so that clients can
+    always connect.
+    """
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -42,7 +46,7 @@ def _spec(facts: Facts, front: FrontFacts) -> dict[str, object]:
     certificate = {"name": "certificate", "secret": {"secretName": front.tls_secret}}
     return {
         "enableServiceLinks": False,
-        # The account may only list and watch, which it needs to follow pods.
+        # The account's permissions are to list and watch; the gateway follows the pods with them.
         "serviceAccountName": facts.gateway,
         "terminationGracePeriodSeconds": UNLISTING + DRAIN + 10,
         "securityContext": restricted_pod(),
@@ -98,7 +102,9 @@ def _command(facts: Facts, front: FrontFacts) -> list[object]:
 
 
 def _environment(facts: Facts) -> list[object]:
-    """Variables of the gateway. Clients and replicas share one key."""
+    """Environment variables of the gateway. Clients send the API key to the gateway, and the
+    gateway sends the same key to replicas.
+    """
     keys = (
         secret(name, facts.api_key_secret, "api-key")
         for name in ("PENSTOCK_API_KEY", "PENSTOCK_BACKEND_API_KEY")
@@ -107,7 +113,9 @@ def _environment(facts: Facts) -> list[object]:
 
 
 def _probes(front: FrontFacts) -> dict[str, object]:
-    """Not ready without a ready replica. Alive while its port accepts connections."""
+    """Probes of the gateway: it is ready if at least one replica is, and alive while its port
+    accepts connections.
+    """
     asked = {"path": "/ready", "port": "http", "scheme": when(front.has_tls, "HTTPS")}
     ready = {**http("/ready", "http", 1, 5), "httpGet": asked}
     alive = {"tcpSocket": {"port": "http"}, "periodSeconds": 10, "timeoutSeconds": 5}

@@ -1,4 +1,6 @@
-"""Service of `penstock gateway`: for clients, and for Envoys that use its endpoint picker."""
+"""Service in front of `penstock gateway`: for clients if it is a proxy, for Envoy if it is an
+endpoint picker.
+"""
 
 from __future__ import annotations
 

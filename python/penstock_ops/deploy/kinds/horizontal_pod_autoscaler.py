@@ -6,7 +6,9 @@ from penstock_ops.deploy.facts import Facts, ScalingFacts
 
 
 def horizontal_pod_autoscaler(facts: Facts, scaling: ScalingFacts) -> dict[str, object]:
-    """Scales on averages over the serving pods, which a metrics adapter must expose."""
+    """The autoscaler. It compares averages over the serving pods with thresholds; a metrics adapter
+    in the cluster must provide these metrics.
+    """
     version, kind = facts.workload
     return {
         "apiVersion": "autoscaling/v2",

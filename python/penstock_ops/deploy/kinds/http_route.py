@@ -6,7 +6,9 @@ from penstock_ops.deploy.facts import Facts
 from penstock_ops.deploy.kinds.inference_pool import GROUP
 
 NEVER = "0s"
-"""No timeout: a stream lasts as long as its answer. The default of a Gateway is often 15 s."""
+"""Timeout of the route: none, because a stream lasts as long as its answer. The default of a
+Gateway is often 15 s.
+"""
 
 
 def http_route(facts: Facts) -> dict[str, object]:

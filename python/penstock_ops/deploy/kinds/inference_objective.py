@@ -1,4 +1,6 @@
-"""InferenceObjective: a priority that requests select with `x-gateway-inference-objective`."""
+"""InferenceObjective: a named priority, which a request selects with the header
+`x-gateway-inference-objective`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from penstock_ops.deploy.parts import Data
 
 
 def inference_objective(facts: Facts, name: str, priority: Data) -> dict[str, object]:
-    """Requests with negative priority are rejected first."""
+    """The objective. Requests with a negative priority are the first to be rejected under load."""
     return {
         "apiVersion": "llm-d.ai/v1alpha2",
         "kind": "InferenceObjective",

@@ -1,4 +1,4 @@
-"""InferencePool: the serving pods, and the endpoint picker for their requests."""
+"""InferencePool: the serving pods, and the endpoint picker that chooses a pod for each request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ GROUP = "inference.networking.k8s.io"
 
 
 def inference_pool(facts: Facts) -> dict[str, object]:
-    """Fails closed: without the picker's answer a request fails, since any pod may be wrong."""
+    """The pool. Its failure mode is closed: if the picker does not answer, the request fails,
+    because an arbitrary pod may be the wrong one.
+    """
     return {
         "apiVersion": f"{GROUP}/v1",
         "kind": "InferencePool",

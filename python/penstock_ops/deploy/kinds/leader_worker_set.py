@@ -1,4 +1,6 @@
-"""LeaderWorkerSet: replicas of several pods each. The leader is node 0 and serves."""
+"""LeaderWorkerSet: the replicas, if each has several pods. The leader of a group is node 0, which
+serves.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from penstock_ops.deploy.parts import when
 
 
 def leader_worker_set(facts: Facts) -> dict[str, object]:
-    """All pods of a group start at once: the leader is ready only when the others are there."""
+    """The LeaderWorkerSet. All pods of a group start at once, because the leader is ready only when
+    the other pods are there.
+    """
     return {
         "apiVersion": "leaderworkerset.x-k8s.io/v1",
         "kind": "LeaderWorkerSet",

@@ -1,4 +1,4 @@
-"""NetworkPolicy: who may connect to the pods."""
+"""NetworkPolicy: from where the pods accept connections."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from penstock_ops.deploy.settings import GATEWAY_PORT, METRICS_PORT, PICKER_PORT
 
 
 def network_policy(facts: Facts) -> dict[str, object]:
-    """Allows everyone on the serving ports, and the deployment's pods among each other on any port,
-    because ranks and stages choose theirs. Egress is not restricted.
+    """The policy of the serving pods. Their serving ports are open to everyone. Among the
+    deployment's own pods all ports are open, because ranks and stages choose ports at run time.
+    Outgoing connections are not restricted.
     """
     own = {"app.kubernetes.io/instance": facts.name}
     rules = [
@@ -22,7 +23,7 @@ def network_policy(facts: Facts) -> dict[str, object]:
 
 
 def gateway_network_policy(facts: Facts, front: FrontFacts) -> dict[str, object]:
-    """Allows everyone on its ports."""
+    """The policy of the gateway's pods. Their ports are open to everyone."""
     rule = {"ports": [_port(GATEWAY_PORT), when(front.picks, _port(PICKER_PORT))]}
     labels, selector = facts.labels("gateway"), facts.selector("gateway")
     return _policy(facts.gateway, labels, selector, [rule])

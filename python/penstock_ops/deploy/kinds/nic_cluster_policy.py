@@ -1,4 +1,6 @@
-"""NicClusterPolicy: one RDMA resource for each adapter, as pods request them."""
+"""NicClusterPolicy: offers each network adapter of a node as an RDMA resource that pods can
+request.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from penstock_ops.deploy.settings import Settings
 
 PREFIX = "rdma/"
 SHARES = 63
-"""Maximum number of pods that share an adapter."""
+"""Maximum number of pods that may share a network adapter."""
 DRIVER = {
     "image": "doca-driver",
     "repository": "nvcr.io/nvidia/mellanox",
@@ -21,12 +23,14 @@ PLUGIN = {
     "repository": "ghcr.io/mellanox",
     "version": "v1.5.3",
 }
-"""Versions from the guide "Deploy Distributed LLM Inference with GPUDirect RDMA"."""
+"""Images of the driver and of the device plugin, with the versions in the guide "Deploy Distributed
+LLM Inference with GPUDirect RDMA".
+"""
 
 
 def nic_cluster_policy(facts: Facts, settings: Settings) -> dict[str, object]:
-    """The policy, one for the whole cluster and without a namespace. PenstockError unless each of
-    the plan's resources has an interface.
+    """The policy. It is cluster-wide: there is one for the whole cluster, without a namespace.
+    PenstockError unless each RDMA resource of the plan has an interface.
     """
     return {
         "apiVersion": "mellanox.com/v1alpha1",
@@ -34,7 +38,8 @@ def nic_cluster_policy(facts: Facts, settings: Settings) -> dict[str, object]:
         "metadata": {"name": "nic-cluster-policy", "labels": facts.labels("network")},
         "spec": {
             "ofedDriver": dict(DRIVER),
-            # A JSON text, which the API server does not validate.
+            # The device plugin's configuration is a JSON text, which the API server does not
+            # validate.
             "rdmaSharedDevicePlugin": {**PLUGIN, "config": json.dumps(_config(settings), indent=2)},
         },
     }

@@ -1,4 +1,4 @@
-"""The pod of a server, or of another node of its group."""
+"""The pod template of a replica's server and of its other nodes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from penstock_ops.deploy.resources import restricted
 from penstock_ops.deploy.settings import KERNEL_CACHE, KERNELS, MODELS, TOPOLOGY_FOLDER
 
 VARIABLES = "penstock/variables"
-"""Annotation with the reasons for variables between nodes: clusters drop YAML comments."""
+"""Annotation with the reasons for variables for communication between nodes. It is no YAML comment,
+because clusters do not keep comments.
+"""
 
 
 KEPT = f"{MODELS}/{KERNELS}"
 
 
 def template(facts: Facts, leader: bool = True) -> dict[str, object]:
-    """Metadata and spec, as workloads embed them."""
+    """The pod template (metadata and spec) for the objects that create pods."""
     role = "server" if leader else "node"
     return {
         "metadata": {
@@ -31,7 +33,8 @@ def template(facts: Facts, leader: bool = True) -> dict[str, object]:
 
 def spec(facts: Facts, leader: bool) -> dict[str, object]:
     return {
-        # Service links would set variables named after Services, which could collide with ours.
+        # Without this, Kubernetes would set a variable for each Service. Such a name could collide
+        # with one of the engine's variables.
         "enableServiceLinks": False,
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": UNLISTING + SHUTDOWN + 10,
@@ -85,8 +88,8 @@ def container(facts: Facts, leader: bool) -> dict[str, object]:
 
 
 def _kernels(facts: Facts) -> dict[str, object]:
-    """Creates the directory for kernels if the Job that filled the claim has not. The kubelet would
-    create it as root, or fail.
+    """Init container that creates the directory for compiled kernels, if the Job that filled the
+    claim has not done so. Otherwise the kubelet would create it as root, or fail.
     """
     return {
         "name": "kernels",

@@ -1,4 +1,4 @@
-"""PodMonitor: scrape targets for the Prometheus operator."""
+"""PodMonitor: tells the Prometheus operator which pods to scrape."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ def gateway_pod_monitor(facts: Facts, front: FrontFacts) -> dict[str, object]:
     endpoint: dict[str, object] = {
         "port": "http",
         "scheme": when(front.has_tls, "https"),
-        # Prometheus connects by pod address, which no certificate covers.
+        # Do not verify the certificate: Prometheus connects to pod addresses, which it does not
+        # list.
         "tlsConfig": when(front.has_tls, {"insecureSkipVerify": True}),
     }
     labels, selector = facts.labels("gateway"), facts.selector("gateway")

@@ -1,4 +1,6 @@
-"""Job: downloads the model to its claim, once. Only this pod has the hub's credentials."""
+"""Job that downloads the model to its claim once. Only its pod has credentials for the
+model hub.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +9,17 @@ from penstock_ops.deploy.resources import restricted, restricted_pod
 from penstock_ops.deploy.settings import KERNELS, MODELS
 
 HUB_SECRET = "hub"
-"""Secret with the key `token`, for gated models; it is optional."""
+"""Name of an optional Secret, whose key `token` gives access to gated models on the hub."""
 
 DOWNLOAD = (
     f"import os, sys; os.makedirs('{MODELS}/{KERNELS}', exist_ok=True); "
     "from huggingface_hub import snapshot_download as get; "
     "get(sys.argv[1], local_dir=sys.argv[2], ignore_patterns=['original/*', 'metal/*'])"
 )
-"""Skips copies of the weights that some repositories hold for other programs, because the claim has
-no room for them. First creates the directory for kernels, because the kubelet would create it as
-root, and because servers applied together with the Job mount it before the weights are there.
+"""Program of the Job. It skips copies of the weights that some repositories have for other
+programs, because the claim has no room for them. It first creates the directory for compiled
+kernels, because the kubelet would create it as root, and because servers applied together with the
+Job mount it before the weights are there.
 """
 
 

@@ -1,4 +1,6 @@
-"""RayCluster: KubeRay's pods for one replica. The server runs in the head's container."""
+"""RayCluster: the pods of one replica, created by the KubeRay operator. The server runs in the
+container of Ray's head node.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from penstock_ops.deploy.resources import RAY_STORE
 from penstock_ops.deploy.settings import Settings
 
 START = "$KUBERAY_GEN_RAY_START_CMD"
-"""Variable with the command that KubeRay would start in a pod, with its group's parameters."""
+"""Environment variable with the command by which KubeRay would start Ray in this pod."""
 COMPLETE = (
     "import ray; ray.init('auto', log_to_driver=False); "
     "raise SystemExit(sum(node['Alive'] for node in ray.nodes()) < {nodes})"
@@ -26,18 +28,21 @@ HEALTH = {
 
 
 def ray_cluster(facts: Facts, settings: Settings, replica: int) -> dict[str, object]:
-    """One cluster for each replica, so that servers do not share the failures of a Ray cluster."""
+    """The RayCluster of one replica. Each replica has its own, so that the failure of a Ray cluster
+    affects only one server.
+    """
     return {
         "apiVersion": "ray.io/v1",
         "kind": "RayCluster",
         "metadata": {
             "name": f"{facts.name}-{replica}",
             "labels": facts.labels(),
-            # Use our probes and commands: KubeRay's probes need a dashboard, which images may lack.
+            # Use the probes and commands below. KubeRay's own probes need Ray's dashboard, which an
+            # image may lack.
             "annotations": {"ray.io/overwrite-container-cmd": "true"},
         },
         "spec": {
-            # The operator creates a token, without which nothing can join.
+            # The operator creates a token; only nodes with it can join the Ray cluster.
             "authOptions": {"mode": "token"},
             "headGroupSpec": {
                 "rayStartParams": _parameters(settings),
@@ -65,7 +70,9 @@ def _workers(facts: Facts, settings: Settings) -> list[dict[str, object]]:
 
 
 def _parameters(settings: Settings) -> dict[str, str]:
-    """Ray parameters: one CPU for each rank. The object store carries no tensors."""
+    """Ray's start parameters for a node: one CPU (and device) for each rank. The object store is
+    minimal, because no tensors go through it.
+    """
     found = {"num-cpus": str(settings.on_pod), "object-store-memory": str(RAY_STORE)}
     if settings.has_devices:
         found["num-gpus"] = str(settings.on_pod)
@@ -83,7 +90,9 @@ def _template(facts: Facts, leader: bool) -> dict[str, object]:
 
 
 def _serve(facts: Facts) -> str:
-    """Start Ray's head in the background, and the server when all nodes have joined."""
+    """Shell script for the head's container: starts Ray in the background, and the server when all
+    nodes have joined.
+    """
     wait = shlex.join([PROGRAM[0], "-c", COMPLETE.format(nodes=facts.nodes)])
     words = shlex.join(facts.server.command)
     return (

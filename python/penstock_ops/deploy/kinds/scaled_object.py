@@ -8,7 +8,9 @@ POLLING = 15
 
 
 def scaled_object(facts: Facts, scaling: ScalingFacts) -> dict[str, object]:
-    """Never scales to zero: a replica takes the planned load time to come back."""
+    """The ScaledObject. It never scales to zero, because a new replica needs the planned load time
+    before it serves.
+    """
     version, kind = facts.workload
     return {
         "apiVersion": "keda.sh/v1alpha1",
@@ -29,7 +31,9 @@ def scaled_object(facts: Facts, scaling: ScalingFacts) -> dict[str, object]:
 
 
 def _trigger(facts: Facts, scaling: ScalingFacts, metric: str, threshold: str) -> dict[str, object]:
-    """Trigger whose sum, divided by the threshold of one replica, is the number of replicas."""
+    """A trigger of KEDA: the sum of a metric over all replicas, divided by the threshold for one
+    replica, is the wanted number of replicas.
+    """
     return {
         "type": "prometheus",
         "metricType": "AverageValue",

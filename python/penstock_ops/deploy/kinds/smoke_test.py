@@ -10,7 +10,9 @@ ASK = "import sys, urllib.request as r; print(r.urlopen(sys.argv[1], timeout=30)
 
 
 def smoke_test(facts: Facts) -> dict[str, object]:
-    """Uses the engine's image, which the nodes already have. /health needs no API key."""
+    """The pod. It uses the engine's image, because the nodes already have it. /health needs no API
+    key.
+    """
     url = f"http://{facts.name}:{PORT}/health"
     return {
         "apiVersion": "v1",

@@ -1,4 +1,6 @@
-"""ConfigMap: NCCL's topology file for virtual machines, where NCCL cannot detect the topology."""
+"""ConfigMap with NCCL's topology file, for virtual machines in which NCCL cannot detect the
+hardware topology.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Diagnosis: from API objects to the causes why pods do not serve, first cause first.
+"""Diagnosis: derives from API objects why pods do not serve. The most basic cause comes first.
 
-The first cause is the one at the earliest stage: an image that cannot be pulled comes before the
-failing probes that it leads to. A Job that fills the volume comes before the pods that read it.
+Causes are ordered by stage: an image that cannot be pulled comes before the failing probes that
+result from it. The cause of a Job that fills the model's volume comes before causes of the pods
+that read the volume.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from penstock_ops.deploy.objects import mapping
 __all__ = ["Cause", "Stage", "causes"]
 
 OF_POD = (lost_node, unscheduled, volume, turned_away, probe, of_container)
-"""In the order of a pod's life cycle: the first function with a result is decisive."""
+"""Functions that diagnose one pod, in the order of a pod's life cycle. The first result counts."""
 
 
 def causes(snapshot: Snapshot) -> list[Cause]:
-    """Distinct causes, first cause first. Empty if everything is ready or progressing."""
+    """Distinct causes, the most basic one first. Empty if everything is ready or still
+    progressing.
+    """
     found: list[tuple[bool, Cause]] = []
     pulling = False
     for workload in snapshot.workloads:
@@ -35,14 +38,15 @@ def causes(snapshot: Snapshot) -> list[Cause]:
         pulling |= is_job and not own and workload.live is not None
         found += [(not is_job, cause) for cause in own]
     if pulling:
-        # Servers keep restarting until the Job has filled their volume.
+        # While the Job fills their volume, servers restart. Ignore the failures that follow from
+        # this.
         found = [each for each in found if each[1].stage < Stage.INIT]
     if any(cause.stage is Stage.NODE for _, cause in found):
         found += [(True, cause) for cause in pressed(snapshot)]
     ordered = sorted(found, key=lambda each: (*each[:1], each[1].stage))
     kept: dict[tuple[str, str], Cause] = {}
     for _, cause in ordered:
-        # Name a node once, with the evidence found first.
+        # Report the same problem of a node only once, with the evidence found first.
         kept.setdefault((cause.subject, cause.summary), cause)
     return list(kept.values())
 
@@ -53,7 +57,7 @@ def _of_workload(workload: Workload, snapshot: Snapshot) -> list[Cause]:
         return [Cause(Stage.MISSING, workload.title, "is not in the cluster", remedy=remedy)]
     found = [refused(workload, snapshot), unbound(workload, snapshot)]
     found += incomplete(workload, snapshot)
-    # A node that is silent now comes before pods that were evicted from it earlier.
+    # If a node does not respond now, pods that were evicted earlier matter less: put them last.
     is_silent = any(lost_node(pod, snapshot) for pod in workload.pods if _is_waited_for(pod))
     pods = sorted(workload.pods, key=lambda pod: is_silent and _is_evicted(pod))
     # A terminating pod is stuck only if its node does not respond.

@@ -1,4 +1,4 @@
-"""Resources that pods request and nodes have, counted as the scheduler does."""
+"""Computes which resources pods request and nodes have free, as the Kubernetes scheduler does."""
 
 from __future__ import annotations
 
@@ -25,11 +25,13 @@ class Shortage:
     free: Fraction
     total: Fraction
     unhealthy: Fraction
-    """Part of the node's capacity that its device plugin does not offer."""
+    """Amount of the node's capacity that its device plugin does not offer, for example
+    broken GPUs.
+    """
 
     @property
     def size(self) -> tuple[Fraction, Fraction]:
-        """The missing share of the request, and the missing amount."""
+        """(missing share of the request from 0 to 1, missing amount), to sort by."""
         missing = self.wanted - self.free
         return missing / self.wanted, missing
 
@@ -53,7 +55,9 @@ class Shortage:
 
 
 def shortages(wanted: Amounts, node: Object, taken: Mapping[str, Amounts]) -> list[Shortage]:
-    """Resources that a node lacks for a pod, largest share first; empty if the pod fits."""
+    """Resources of which a node has too little for a pod, the largest missing share first; empty if
+    the pod fits. `wanted` has the pod's requests, `taken` the requests on each node.
+    """
     name = str(node["metadata"]["name"])
     status = mapping(node.get("status"))
     offered, has = mapping(status.get("allocatable")), mapping(status.get("capacity"))
@@ -68,8 +72,8 @@ def shortages(wanted: Amounts, node: Object, taken: Mapping[str, Amounts]) -> li
 
 
 def requests(spec: Object) -> Amounts:
-    """Requests of a pod as the scheduler counts them: the maximum of all containers and sidecars
-    together and of the largest init container, plus overhead.
+    """Resource requests of a pod, as the scheduler counts them: the sum over all containers and
+    sidecars, or the largest init container if it needs more, plus the pod's overhead.
     """
     total: Amounts = {"pods": Fraction(1)}
     before: Amounts = {}
@@ -89,8 +93,8 @@ def requests(spec: Object) -> Amounts:
 
 
 def used(pods: Iterable[Object], lost: Container[str] = ()) -> dict[str, Amounts]:
-    """Requests of the pods that hold resources, by node. Terminating pods on a lost node count as
-    gone, since no kubelet reports their end.
+    """Total requests of the running pods on each node, by node name. Terminating pods on a node in
+    `lost` count as gone, because no kubelet will report their end.
     """
     found: dict[str, Amounts] = {}
     for pod in pods:

@@ -1,4 +1,4 @@
-"""Cause of pods that do not serve."""
+"""A cause why pods do not serve."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from enum import IntEnum
 
 
 class Stage(IntEnum):
-    """Stages on the way to a serving pod. A failure at an early stage makes later ones fail."""
+    """Stages on the way to a serving pod, in order. A failure at one stage makes later
+    stages fail.
+    """
 
     MISSING = 1
     FORBIDDEN = 2
@@ -27,11 +29,11 @@ class Stage(IntEnum):
 class Cause:
     stage: Stage
     subject: str
-    """For example `pod smollm2-0`."""
+    """The object with the problem, for example `pod smollm2-0`."""
     summary: str
     """The problem in one line."""
     details: tuple[str, ...] = ()
-    """Lines of evidence: an event, or the end of a log."""
+    """Lines of evidence, such as an event's message or the end of a log."""
     remedy: str = ""
     lasting: bool = True
-    """False if it may resolve itself, so that `apply` keeps waiting."""
+    """False if the problem may disappear without an action, so that `apply` keeps waiting."""

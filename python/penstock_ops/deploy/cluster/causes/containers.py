@@ -48,7 +48,7 @@ MISSING_OBJECT = re.compile(r'(secret|configmap)s? "([^"]+)" not found')
 
 
 def of_container(pod: Object, snapshot: Snapshot) -> Cause | None:
-    """The first faulty container of a pod, in the order in which they run."""
+    """The problem of the first faulty container of a pod, in the order in which containers run."""
     for status in statuses(pod):
         waiting = mapping(status["state"].get("waiting"))
         reason, said = str(waiting.get("reason", "")), str(waiting.get("message", ""))
@@ -68,7 +68,9 @@ def title(pod: Object) -> str:
 
 
 def _pull_error(pod: Object, snapshot: Snapshot, said: str) -> str:
-    """The error of the last pull. While the kubelet backs off, only an event has it."""
+    """The error message of the last image pull. While the kubelet waits before it pulls again, the
+    container's status does not have it, but an event does.
+    """
     failures = [
         str(event.get("message", ""))
         for event in snapshot.about(pod, "Failed", "ErrImageNeverPull", "InspectFailed")
@@ -81,7 +83,7 @@ def _pull_error(pod: Object, snapshot: Snapshot, said: str) -> str:
 def image(pod: Object, status: Object, reason: str, said: str) -> Cause:
     own = status.get("image") or _image(pod, str(status.get("name")))
     name = next((image for image in _image_volumes(pod) if f'"{image}"' in said), own)
-    # The image name could contain any of the keywords.
+    # Remove the image's name, which could itself contain one of the keywords.
     text = f"{reason} {said.replace(str(name), '')}"
     known = (rest for pattern, *rest in IMAGE_FAULTS if re.search(pattern, text))
     words, remedy = next(known, ("cannot be pulled", ""))
@@ -95,13 +97,17 @@ def _image(pod: Object, container: str) -> str:
 
 
 def _image_volumes(pod: Object) -> list[str]:
-    """Images mounted as volumes. The kubelet attributes a failed pull of one to its container."""
+    """Images that the pod mounts as volumes. If the pull of such an image fails, the kubelet
+    reports this for a container.
+    """
     volumes = mappings(mapping(pod.get("spec")).get("volumes"))
     return [str(mapping(each["image"]).get("reference")) for each in volumes if "image" in each]
 
 
 def configuration(pod: Object, said: str) -> Cause:
-    """A missing secret or configuration map, or a missing key in one, that a variable refers to."""
+    """The cause if an environment variable refers to a secret or configuration map that does not
+    exist or lacks the key.
+    """
     details = (f"kubelet: {said}",)
     if found := MISSING_KEY.search(said):
         key, kind, name = found[1], _kind(found[2]), found[3].rpartition("/")[2]
@@ -123,7 +129,9 @@ def _kind(text: str) -> str:
 
 
 def _key(pod: Object, name: str) -> str:
-    """The key that a variable of the pod reads from a secret or configuration map."""
+    """The key that an environment variable of the pod reads from the secret or configuration map
+    `name`; `KEY` if there is none.
+    """
     spec = mapping(pod.get("spec"))
     for container in mappings(spec.get("initContainers")) + mappings(spec.get("containers")):
         for variable in mappings(container.get("env")):
@@ -163,8 +171,8 @@ def _not_started(pod: Object, status: Object, said: str) -> Cause:
 
 
 def ended(pod: Object, status: Object, snapshot: Snapshot) -> Cause | None:
-    """A container whose last run failed and that is not ready again. None if its probe ended it,
-    because the probe is then the cause.
+    """A container whose last run failed and that is not ready again. None if a probe ended this
+    run, because `probe` reports that cause.
     """
     last = last_end(status)
     if last is None or status.get("ready"):
@@ -182,14 +190,16 @@ def ended(pod: Object, status: Object, snapshot: Snapshot) -> Cause | None:
     words = f"{kind} {container} {_how(last, pod, container)}{often}"
     log = end_of(snapshot.logs.get((name, container), ()))
     stage = Stage.INIT if first else Stage.ENDED
-    # A single end may be an accident, but a container in a crash loop will end again.
+    # A single failure may be an accident, but a container in a crash loop will fail again.
     back = mapping(status["state"].get("waiting")).get("reason") == "CrashLoopBackOff"
     return Cause(stage, title(pod), words, log, _remedy(last), lasting=back or "terminated" in
                  status["state"])  # fmt: skip
 
 
 def last_end(status: Object) -> Object | None:
-    """How the last run ended; None if it has not ended, or has completed."""
+    """The `terminated` state of the last run of a container; None if no run has ended, or if the
+    last one succeeded.
+    """
     now = mapping(status["state"].get("terminated"))
     last = now or mapping(mapping(status.get("lastState")).get("terminated"))
     if not last or (now and now.get("exitCode") == 0):
@@ -198,8 +208,8 @@ def last_end(status: Object) -> Object | None:
 
 
 def killed_by_probe(pod: Object, last: Object, snapshot: Snapshot) -> Object | None:
-    """The event of a probe that killed this run of the container. Identical events are merged into
-    one with a first and a last time.
+    """The event of a probe that killed this run of the container; None if none did. Kubernetes
+    merges identical events into one with a first and a last time, so the run's time must overlap.
     """
     begun, end = str(last.get("startedAt") or ""), str(last.get("finishedAt") or "~")
     for event in reversed(snapshot.about(pod, "Killing")):
@@ -236,7 +246,7 @@ def _remedy(last: Object) -> str:
 
 
 def end_of(lines: Sequence[str]) -> tuple[str, ...]:
-    """The end of a log, as evidence."""
+    """The last SHOWN lines of a log, as evidence."""
     return tuple(f"log: {line}" for line in lines[-SHOWN:])
 
 

@@ -18,7 +18,9 @@ REFUSALS = ("FailedCreate", "FailedCreatePod", "FailedDelete", "GroupsProgressin
 
 
 def refused(workload: Workload, snapshot: Snapshot) -> Cause | None:
-    """Pods that a controller could not create, according to its condition or its last event."""
+    """The cause if a controller could not create a pod, according to its condition or its last
+    event.
+    """
     if workload.live is None:
         return None
     failure = condition(workload.live, "ReplicaFailure")
@@ -26,7 +28,7 @@ def refused(workload: Workload, snapshot: Snapshot) -> Cause | None:
         said = str(failure.get("message", ""))
     else:
         own = [event for event in snapshot.events if _is_refusal(event, workload)]
-        # A refusal before the newest pod has been overcome.
+        # A refusal that is older than the newest pod no longer applies.
         newest = max(
             (str(pod["metadata"]["creationTimestamp"]) for pod in workload.pods), default=""
         )
@@ -45,7 +47,7 @@ def _is_refusal(event: Object, workload: Workload) -> bool:
 
 
 def forbidden(subject: str, said: str) -> Cause:
-    """The cause of a refused pod, from the API server's answer to its controller."""
+    """The cause of a refused pod. `said` is the API server's answer to the controller."""
     details = (f"API server: {said}",)
     if found := QUOTA.search(said):
         words = (
@@ -62,7 +64,7 @@ def forbidden(subject: str, said: str) -> Cause:
 
 
 def unbound(workload: Workload, snapshot: Snapshot) -> Cause | None:
-    """A claim without a volume, unless it only waits for its first pod."""
+    """A volume claim without a volume. A claim that only waits for its first pod is no problem."""
     claim = workload.live
     if workload.reference.kind != "PersistentVolumeClaim" or claim is None:
         return None

@@ -1,4 +1,4 @@
-"""Groups of a LeaderWorkerSet in which a pod is missing, so that the others wait."""
+"""Groups of a LeaderWorkerSet in which a pod is missing, so that the group's other pods wait."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PREFIX = "leaderworkerset.sigs.k8s.io"
 
 
 def incomplete(workload: Workload, snapshot: Snapshot) -> list[Cause]:
-    """A cause for each missing or terminating pod of a group that has its leader."""
+    """A cause for each group with missing or terminating pods, unless the group is too new."""
     if workload.reference.kind != "LeaderWorkerSet":
         return []
     size = next((pod.size for pod in pods_of(workload.reference.manifest)), 1)
@@ -39,7 +39,9 @@ def incomplete(workload: Workload, snapshot: Snapshot) -> list[Cause]:
 
 
 def turned_away(pod: Object, snapshot: Snapshot) -> Cause | None:
-    """A leader whose log shows that it refuses a pod with another token."""
+    """A leader that waits for a node, because its log shows that it rejected a pod with another
+    token.
+    """
     for status in statuses(pod):
         log = snapshot.logs.get((str(pod["metadata"]["name"]), str(status["name"])), ())
         found = TURNED_AWAY.search(log[-1]) if log and not status.get("ready") else None
@@ -55,6 +57,6 @@ def turned_away(pod: Object, snapshot: Snapshot) -> Cause | None:
 
 
 def _is_new(pod: Object, snapshot: Snapshot) -> bool:
-    """Created so recently that the rest of its group may still appear."""
+    """Whether the pod is so new that the rest of its group may still appear."""
     age = snapshot.age(pod["metadata"].get("creationTimestamp"))
     return age is not None and age < 10

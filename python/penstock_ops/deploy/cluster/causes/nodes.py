@@ -1,4 +1,4 @@
-"""Nodes that take pods down with them, and pods evicted from a node."""
+"""Failed nodes, whose pods do not serve, and pods evicted from a node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FREE_DISK = "free space on it (images, logs, emptyDir volumes), or give it a lar
 
 
 def lost_node(pod: Object, snapshot: Snapshot) -> Cause | None:
-    """A pod's node if it is missing or not ready."""
+    """The cause if a pod's node is no longer in the cluster or is not ready."""
     name = mapping(pod.get("spec")).get("nodeName")
     node = snapshot.node(str(name)) if name else None
     if node is None:
@@ -24,7 +24,9 @@ def lost_node(pod: Object, snapshot: Snapshot) -> Cause | None:
 
 
 def not_ready(node: Object, snapshot: Snapshot) -> Cause | None:
-    """How long a node has not been ready, with its kubelet's or controller's message."""
+    """The cause if a node is not ready: for how long, and the reported message; None if it is
+    ready.
+    """
     ready = condition(node, "Ready")
     if ready.get("status") == "True":
         return None
@@ -42,7 +44,7 @@ def not_ready(node: Object, snapshot: Snapshot) -> Cause | None:
 
 
 def evicted(pod: Object, snapshot: Snapshot) -> Cause | None:
-    """A pod that the kubelet evicted to protect its node, if no other pod has replaced it."""
+    """The cause if the kubelet evicted the pod to protect its node."""
     status = mapping(pod.get("status"))
     if status.get("reason") != "Evicted":
         return None
@@ -58,7 +60,7 @@ def evicted(pod: Object, snapshot: Snapshot) -> Cause | None:
 
 
 def pressed(snapshot: Snapshot) -> list[Cause]:
-    """Nodes under pressure, which evict pods."""
+    """A cause for each node that lacks memory or disk space and therefore evicts pods."""
     found = []
     for node in snapshot.nodes or ():
         for kind, words in PRESSURES.items():

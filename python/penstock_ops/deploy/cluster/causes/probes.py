@@ -20,7 +20,9 @@ KILLED = re.compile(r"failed (startup|liveness) probe")
 
 
 def window(container: Object) -> int:
-    """Seconds that the startup probe allows: twice the planned load time."""
+    """Seconds that a container's startup probe allows, which is twice the planned load time; 0
+    without a startup probe.
+    """
     probe = mapping(container.get("startupProbe"))
     if not probe:
         return 0
@@ -29,7 +31,9 @@ def window(container: Object) -> int:
 
 
 def loading(pod: Object, snapshot: Snapshot) -> str:
-    """Progress of a starting container against its time limit; empty if none is starting."""
+    """Text with the time that a container has been starting and its limit; empty if none is
+    starting.
+    """
     for status, container in _pairs(pod):
         running = mapping(status["state"].get("running"))
         age, bound = snapshot.age(running.get("startedAt")), window(container)
@@ -42,7 +46,7 @@ def loading(pod: Object, snapshot: Snapshot) -> str:
 
 
 def probe(pod: Object, snapshot: Snapshot) -> Cause | None:
-    """A failing probe: one that killed the last run, or one that keeps the pod from being ready.
+    """The cause if a probe killed the last run of a container, or keeps the pod from being ready.
     None while a container is starting within its limit.
     """
     for status, container in _pairs(pod):
@@ -58,7 +62,7 @@ def probe(pod: Object, snapshot: Snapshot) -> Cause | None:
 
 
 def _pairs(pod: Object) -> list[tuple[Object, Object]]:
-    """Status and spec of each container."""
+    """(status, spec) of each container of the pod."""
     named = {one.get("name"): one for one in mappings(mapping(pod.get("spec")).get("containers"))}
     return [(status, named[status["name"]]) for status in statuses(pod) if status["name"] in named]
 
@@ -82,14 +86,15 @@ def _ended(
 
 
 def _not_ready(pod: Object, status: Object, snapshot: Snapshot) -> Cause | None:
-    """Started but not ready: a failing readiness or liveness probe, else None."""
+    """The cause if a started container fails its readiness or liveness probe; None otherwise."""
     begun = str(mapping(status["state"]["running"]).get("startedAt") or "")
     for kind in ("liveness", "readiness"):
         if said := _said(pod, kind, snapshot, begun):
             break
     else:
         return None
-    # If it was never true, Ready has been false since the pod's creation.
+    # If the pod was never ready, its condition Ready dates from the pod's creation, not from the
+    # start of this run. Use the shorter time.
     ages = map(snapshot.age, (condition(pod, "Ready").get("lastTransitionTime"), begun))
     since = min((age for age in ages if age is not None), default=0.0)
     words = f"container {status['name']} has failed its {kind} probe for {since:.0f} s"
@@ -98,7 +103,9 @@ def _not_ready(pod: Object, status: Object, snapshot: Snapshot) -> Cause | None:
 
 
 def _said(pod: Object, kind: str, snapshot: Snapshot, begun: str) -> tuple[str, ...]:
-    """The last failure of a probe of this kind in the current run, if recent."""
+    """The message of the last failure of a `kind` probe since `begun`; empty if the last two
+    minutes have none.
+    """
     for event in reversed(snapshot.about(pod, "Unhealthy", "ProbeError")):
         found = KIND.search(str(event.get("message", "")))
         time = event_time(event)

@@ -1,5 +1,5 @@
-"""Unschedulable pods: which resource is short and by how much, or what keeps them off nodes with
-room.
+"""Unschedulable pods: which resource is short and by how much, or what keeps the pods off nodes
+that have room.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from penstock_ops.deploy.objects import mapping
 
 CLAIM = re.compile(r'persistentvolumeclaim "([^"]+)" not found|unbound immediate Persistent')
 NAMED = 3
-"""Maximum number of nodes or resources named in a line."""
+"""Maximum number of nodes or resources listed in a line of a cause."""
 
 
 def unscheduled(pod: Object, snapshot: Snapshot) -> Cause | None:
-    """Cause of an unschedulable pod. None if it has a node, or if no scheduler has processed it."""
+    """The cause if the scheduler found no node for a pod. None if the pod has a node, or if no
+    scheduler has processed it yet.
+    """
     found = condition(pod, "PodScheduled")
     if found.get("status") != "False" or found.get("reason") == "SchedulingGated":
         return None
@@ -75,18 +77,20 @@ def _without_label(wanted: Mapping[str, str], nodes: Sequence[Object]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """Reasons that keep a pod off each node that has the selected labels."""
+    """Finds the reason why none of `nodes` takes a pod. `nodes` have the labels that it selects."""
 
     pod: str
     spec: Object
     nodes: Sequence[Object]
     lacks: Mapping[str, Sequence[Shortage]]
-    """Shortages by node; empty if the pod fits."""
+    """Shortages by node name; an empty list if the pod fits on the node."""
     snapshot: Snapshot
     details: tuple[str, ...]
 
     def cause(self) -> Cause:
-        """The cause, by precedence: a fault of a node with room, a shortage, taints."""
+        """The cause: a fault of a node with room, else a shortage on nodes that the pod tolerates,
+        else taints.
+        """
         closed = [node for node in self.nodes if refusals(self.spec, node)]
         open_to = [node for node in self.nodes if node not in closed]
         able = [node for node in closed if self._could_hold(node)]
@@ -101,11 +105,13 @@ class _Search:
         return self._short(self.nodes, ())
 
     def _could_hold(self, node: Object) -> bool:
-        """Whether the pod would fit on the empty node."""
+        """Whether the pod would fit on the node if nothing else ran there."""
         return all(one.total >= one.wanted for one in self.lacks[_name(node)])
 
     def _trouble(self, nodes: Iterable[Object]) -> Cause | None:
-        """The first node that its kubelet or administrator keeps pods off."""
+        """The cause on the first of `nodes` that does not accept pods because of a fault or
+        maintenance.
+        """
         for node in nodes:
             if words := trouble(self.spec, node):
                 known = not_ready(node, self.snapshot)
@@ -124,8 +130,8 @@ class _Search:
         return f"{', '.join(sorted(found))} ({_listed([_name(node) for node in nodes])})"
 
     def _short(self, nodes: Sequence[Object], refusing: Sequence[Object]) -> Cause:
-        """The shortage on the node that lacks the smallest share. The nodes `refusing` have room,
-        but taints.
+        """The shortage on the node where the smallest share of the request is missing. The nodes
+        `refusing` have room, but taints that the pod does not tolerate.
         """
         lacks = [self.lacks[_name(node)] for node in nodes]
         if self.snapshot.all_pods is None or not all(lacks):

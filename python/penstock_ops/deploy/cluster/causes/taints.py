@@ -13,7 +13,7 @@ TROUBLES = {
     "node.kubernetes.io/pid-pressure": "is short of process ids",
     "node.kubernetes.io/unschedulable": "is cordoned",
 }
-"""Taints that the cluster itself sets."""
+"""Taints that Kubernetes itself sets on a node with a fault, each with the fault in words."""
 
 
 def refusals(spec: Object, node: Object) -> list[Object]:
@@ -37,7 +37,9 @@ def _tolerates(toleration: Object, taint: Object) -> bool:
 
 
 def trouble(spec: Object, node: Object) -> str:
-    """Fault of the node itself; empty for taints set by people."""
+    """The fault of a node in words, from a taint that Kubernetes set; empty if only people set
+    taints.
+    """
     words = (TROUBLES.get(str(taint.get("key")), "") for taint in refusals(spec, node))
     return next(filter(None, words), "")
 
