@@ -1,4 +1,4 @@
-"""Arrivals of requests: of a plan's workload, at random or from a trace."""
+"""Arrival times and lengths of requests: random, or from a recorded trace."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock_ops.plan.virtual import Arrival
 
 
 def arrivals_of(workload: Mapping[str, Any]) -> list[Arrival]:
-    """Arrivals of a plan's workload."""
+    """The arrivals of the workload in a plan file."""
     if "trace" in workload:
         return read_trace(Path(workload["trace"]), workload["requests"])
     names = ("rate", "requests", "isl", "osl", "seed")
@@ -21,7 +21,9 @@ def arrivals_of(workload: Mapping[str, Any]) -> list[Arrival]:
 
 
 def poisson(rate: float, count: int, isl: int, osl: int, seed: int = 0) -> list[Arrival]:
-    """Poisson arrivals, `rate` per second. A seed gives the same pattern at any rate."""
+    """`count` requests of `isl` input and `osl` output tokens with Poisson arrivals, `rate` per
+    second. A seed gives the same pattern at any rate.
+    """
     draw, now, found = Random(seed), 0.0, []
     for _ in range(count):
         now += draw.expovariate(1.0) / rate
@@ -30,8 +32,8 @@ def poisson(rate: float, count: int, isl: int, osl: int, seed: int = 0) -> list[
 
 
 def read_trace(path: Path, most: int) -> list[Arrival]:
-    """The first arrivals of a trace. PenstockError for a file without any; it names an invalid
-    line.
+    """The first `most` requests of a trace. PenstockError if the file is invalid or has fewer than
+    two.
     """
     try:
         rows = traces.read(path).arrivals[:most]

@@ -1,4 +1,6 @@
-"""Collective operations of a tensor-parallel group: latency, and bytes over the slowest link."""
+"""Time of collective operations in a tensor-parallel group: a latency, plus the bytes over the
+slowest link.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from penstock_ops.plan.hardware import Accelerator
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Ranks of a stage, in one domain of linked devices, or in several connected by a network.
+    """The ranks of a pipeline stage. They are in one domain of linked devices, or in several
+    domains connected by a network.
 
     An operation of a group over n domains of d devices takes
 
@@ -29,13 +32,15 @@ class Group:
     ranks: int
     domains: int
     link: float
-    """Effective bytes per second inside a domain."""
+    """Bytes per second that a device reaches in practice inside its domain, in one direction."""
     network: float
-    """Effective bytes per second of one device between domains."""
+    """Bytes per second that a device reaches in practice to devices in other domains, in one
+    direction.
+    """
     hop: float
-    """Fixed seconds of an operation."""
+    """Fixed seconds of each operation."""
     across: float
-    """Additional seconds for each doubling of the domains."""
+    """Seconds that each doubling of the number of domains adds to an operation."""
 
     @property
     def latency(self) -> float:
@@ -43,34 +48,38 @@ class Group:
 
     @property
     def in_domain(self) -> int:
-        """Maximum number of ranks in a domain."""
+        """Number of ranks in a domain; the maximum if domains differ."""
         return -(-self.ranks // self.domains)
 
     def all_reduce(self, size: float) -> float:
         return self.latency + 2 * size * self._slowest
 
     def all_gather(self, size: float) -> float:
-        """All-gather of `size` bytes in total."""
+        """Seconds of an all-gather of `size` bytes in total."""
         return self.latency + size * self._slowest
 
     def exchange(self, size: float) -> float:
-        """All-to-all of `size` bytes from each rank. Data for another domain first goes to the
-        local device with the receiver's index, whose port leads there (as in NCCL's PXN and
-        DeepEP). A device therefore sends (d-1)/d of the size inside its domain, and (n-1)/n through
-        its own port.
+        """Seconds of an all-to-all of `size` bytes from each rank. Data for another domain first
+        goes to the local device with the receiver's index, whose port leads there (as in NCCL's PXN
+        and DeepEP). A device therefore sends (d-1)/d of the size inside its domain, and (n-1)/n
+        through its own port.
         """
         d, n = self.in_domain, self.domains
         return self.latency + size * max((d - 1) / d / self.link, (n - 1) / n / self.network)
 
     @property
     def _slowest(self) -> float:
-        """Seconds for each byte on the slower level, in one direction."""
+        """Seconds for each byte on the slower of the two levels (inside a domain, between domains),
+        in one direction.
+        """
         d, n = self.in_domain, self.domains
         return max((d - 1) / d / self.link, (n - 1) / n / (d * self.network))
 
 
 def group(device: Accelerator, ranks: int, share: float, hop: float, across: float) -> Group:
-    """The group of a stage with `ranks` ranks that reaches `share` of the data sheet's rates."""
-    # Rates of this machine's CPUs are unknown: their steps are measured.
+    """The group of a stage with `ranks` ranks, which reaches the fraction `share` of the data
+    sheet's link rates.
+    """
+    # The CPUs of this machine have link rates of 0, because their steps are measured instead.
     link, network = max(device.link, 1.0) * share, max(device.network, 1.0) * share
     return Group(ranks, -(-ranks // device.linked), link, network, hop, across)

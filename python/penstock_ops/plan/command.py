@@ -82,8 +82,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Print the table or the plan. PenstockError for a model that cannot be sized, and if no
-    deployment meets the goal.
+    """Print the memory tables or, with a goal, the plan. PenstockError for a model whose size
+    cannot be computed, or if no deployment meets the goal.
     """
     subject = read_subject(parsed.model, parsed.weights)
     targets = [Target(here(), 1)] if parsed.on == HERE else parse_targets(parsed.on)
@@ -117,7 +117,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def introduction(subject: Subject, targets: Sequence[Target], rules: Engine) -> list[str]:
-    """The model, whether it can run, and the targets."""
+    """Lines about the model, whether a backend of Penstock can run it, and the target hardware."""
     spec, device = subject.spec, targets[0].accelerator
     size = subject.weights.bytes(whole(spec))
     first = (
@@ -187,7 +187,9 @@ def _concurrency(
 def _planned(
     parsed: argparse.Namespace, subject: Subject, target: Target, rules: Engine, kv: str
 ) -> Memory:
-    """Memory with the requested cut, or the smallest one that fits on the target."""
+    """Memory of the deployment with the requested partition over devices, or with the smallest one
+    that fits on the target.
+    """
     load, spec, device = load_of(parsed, target), subject.spec, target.accelerator
     if parsed.tensor_parallel_size:
         cut = asked_cut(parsed)
@@ -209,7 +211,9 @@ def _planned(
 
 
 def load_of(parsed: argparse.Namespace, target: Target) -> Load:
-    """Settings with Penstock's defaults, which other engines share on GPUs."""
+    """The engine settings from flags. Defaults are Penstock's, which on GPUs other engines have,
+    too.
+    """
     usual = ON_CPUS if target.accelerator.is_cpu else ON_GPUS
     return Load(
         chunk=parsed.max_num_batched_tokens or usual.tokens,
@@ -229,7 +233,9 @@ def asked_cut(parsed: argparse.Namespace) -> Cut:
 
 
 def _smallest_first(parsed: argparse.Namespace, target: Target) -> list[Cut]:
-    """Cuts of one node, then whole nodes as stages, then stages of several nodes."""
+    """Partitions (cuts) of the model in the order to try: within one node, then stages of whole
+    nodes, then stages of several nodes.
+    """
     node = target.per_node
     found = [
         Cut(tp, pp, parsed.expert_parallel, parsed.attention_by_requests)

@@ -1,4 +1,6 @@
-"""Corrects predictions by measured deployments (`penstock bench plan --save-result`)."""
+"""Corrects predictions by the measurements of earlier deployments (files of `penstock bench plan
+--save-result`).
+"""
 
 from __future__ import annotations
 
@@ -30,25 +32,28 @@ from penstock_ops.plan.subject import Subject
 from penstock_ops.plan.tiers import Tier
 
 NARROWEST = 1.1
-"""Minimum factor of a band, because repeated runs of the same deployment vary as much."""
+"""Minimum width of the corrected band: at least from 1/1.1 to 1.1 times the prediction, because
+repeated runs of the same deployment differ as much.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A deployment of a plan, and its benchmark results."""
+    """A planned deployment and its benchmark result."""
 
     candidate: Candidate
     replicas: int
     goal: Goal
     tpot: float
-    """Mean in milliseconds."""
+    """Measured mean time per output token in milliseconds."""
     ttft: float
-    """Median in milliseconds."""
+    """Measured median time to first token in milliseconds."""
 
 
 def corrected(subject: Subject, target: Target, speed: Speed, paths: Sequence[Path]) -> Speed:
-    """`speed` scaled by the median ratio of measured to predicted TPOT, with the band of the
-    residuals. TTFT becomes known: its wait outside steps is the median of the measured ones.
+    """`speed` with its step times scaled by the median ratio of measured to predicted TPOT. The new
+    band covers the deviations from this median. TTFT becomes known: its part outside steps is the
+    median over the measurements.
 
     PenstockError for a file that is not a plan's result, or is for another model or accelerator.
     """
@@ -77,7 +82,7 @@ def _predicted(run: Measured, key: str, factor: float) -> float:
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
-    """Results of a file, one on each line."""
+    """The benchmark results in a file with one JSON object on each line."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
         found = [json.loads(line) for line in lines if line.strip()]
@@ -115,7 +120,7 @@ def _measured(
 def _candidate(
     plan: dict[str, Any], subject: Subject, target: Target, goal: Goal, speed: Speed
 ) -> Candidate:
-    """The deployment that the plan chose."""
+    """The deployment that the plan file chose."""
     choice = plan["choice"]
     cut = Cut(
         choice["tensor_parallel_size"],

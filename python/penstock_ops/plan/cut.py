@@ -1,4 +1,4 @@
-"""Partitions of a model over devices, and the share of each rank."""
+"""Partitions ("cuts") of a model over devices, and the share of the model on each rank."""
 
 from __future__ import annotations
 
@@ -11,19 +11,25 @@ from penstock.model.sizing import GROUP, Matrix, counted, kv_spec, matrices, sta
 from penstock.model.spec import DecoderSpec
 
 BLOCK = 16
-"""Default tokens in a KV block, unless the engine has its own."""
+"""Tokens in a KV block."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cut:
-    """Partition of one replica: `tp` ranks share each layer, `pp` stages share the layers."""
+    """Partition of one replica: the ranks of a stage share each layer, and the stages share the
+    layers. `tp` is the number of ranks in a stage, `pp` the number of stages.
+    """
 
     tp: int
     pp: int
     by_experts: bool = False
-    """Expert parallel: a rank has whole experts instead of columns of all."""
+    """Expert parallelism: a rank has some experts completely, instead of some columns of every
+    expert.
+    """
     by_requests: bool = False
-    """Data-parallel attention: every rank has all attention weights and its own sequences."""
+    """Data-parallel attention: each rank has all attention weights, and computes attention for its
+    own sequences only.
+    """
 
     @property
     def size(self) -> int:
@@ -31,7 +37,9 @@ class Cut:
 
     @property
     def shares(self) -> int:
-        """Number of ranks of a stage over which sequences are divided."""
+        """Number of ranks in a stage that have different sequences: all with data-parallel
+        attention, otherwise 1.
+        """
         return self.tp if self.by_requests else 1
 
     def __str__(self) -> str:
@@ -40,7 +48,7 @@ class Cut:
 
 
 class Share:
-    """The share of one rank of a partitioned model."""
+    """The part of a partitioned model that one rank has."""
 
     def __init__(
         self, spec: DecoderSpec, cut: Cut, rank: int, grid: Grid, attention: tuple[Grid, int]
@@ -49,8 +57,9 @@ class Share:
         self._grid, self._attention = grid, attention
 
     def matrices(self, by_layer: bool = False) -> list[tuple[Matrix, int]]:
-        """Weight matrices and their counts. With data-parallel attention, attention is whole.
-        `by_layer`: list each layer's matrices separately.
+        """The rank's weight matrices, each with the number of equal ones. With `by_layer`, the
+        matrices of each layer are listed separately. With data-parallel attention, the attention
+        matrices are complete.
         """
         take = _apart if by_layer else counted
         kept = take(self._spec, self._grid, self.rank)
@@ -63,7 +72,7 @@ class Share:
 
     @property
     def layers(self) -> range:
-        """Layers of the rank's stage."""
+        """Indices of the layers in the rank's stage."""
         stage = self.rank // self.cut.tp
         return range(self._grid.layers[stage], self._grid.layers[stage + 1])
 
@@ -71,7 +80,7 @@ class Share:
         return kv_spec(self._spec, *self._attention, BLOCK, number_bytes)
 
     def state(self) -> int:
-        """Bytes of a sequence's state in linear attention."""
+        """Bytes of the state that linear attention keeps for each sequence."""
         return state_bytes(self._spec, *self._attention)
 
 
@@ -80,14 +89,16 @@ def _apart(spec: DecoderSpec, grid: Grid, rank: int) -> list[tuple[Matrix, int]]
 
 
 def grid(spec: DecoderSpec, cut: Cut) -> Grid:
-    """The engine's own cut points. InvalidValueError for too many ranks."""
+    """The points at which Penstock's engine divides heads, columns, experts and layers.
+    InvalidValueError for too many ranks.
+    """
     if cut.by_experts and spec.experts is None:
         raise InvalidValueError("--expert-parallel", "", "a mixture of experts")
     return plan_grid(spec, cut.tp, cut.pp, by_experts=cut.by_experts)
 
 
 class Shares:
-    """Shares of all ranks. Equal ranks use the same sizes."""
+    """The shares of all ranks of a replica."""
 
     def __init__(self, spec: DecoderSpec, cut: Cut) -> None:
         self.spec, self.cut = spec, cut
@@ -95,7 +106,9 @@ class Shares:
         self.attention = grid(spec, Cut(1, cut.pp)) if cut.by_requests else self.grid
 
     def alike(self) -> dict[tuple[object, ...], list[int]]:
-        """Ranks grouped by the properties that determine their sizes."""
+        """Lists of ranks whose shares have equal sizes, by the properties that determine
+        the sizes.
+        """
         found: dict[tuple[object, ...], list[int]] = {}
         for rank in range(self.cut.size):
             found.setdefault(self._key(rank), []).append(rank)

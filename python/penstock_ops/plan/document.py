@@ -1,6 +1,7 @@
-"""plan.yaml: request, choice and reasons, as plain data.
+"""Writes plan.yaml: the request, the chosen deployment and the reasons, as plain data.
 
-Later steps (deploy, verify, bench) read it; none changes it. Equal input gives equal bytes.
+Other commands (deploy, verify, bench) read the file; none changes it. Equal input gives equal
+bytes.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ STATISTICS = ("median", "p90", "p99")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The request, which the document repeats."""
+    """What was asked for: model, hardware, engine and goal. The plan repeats it."""
 
     subject: Subject
     target: Target
@@ -42,19 +43,19 @@ class Request:
     goal: Goal
     speed: Speed
     fraction: float | None
-    """Share of the memory, as in an engine's flag."""
+    """Share of the device memory that the engine may use, as in its flag; None for its default."""
     workload: dict[str, object]
-    """Source of the arrivals."""
+    """Where the arrivals come from: a trace file, or a rate and lengths."""
     context: int
-    """Requested maximum length; 0 for the maximum that fits."""
+    """Requested maximum length of a sequence in tokens; 0 for the longest that fits."""
     rates: Rates
-    """Known rates for pulling the image and reading the volume."""
+    """Rates at which nodes pull the image and read the weights, as far as the user gave them."""
 
 
 def document(
     request: Request, found: Found, offered: Sequence[Offer] = (), dearer: Sequence[Dearer] = ()
 ) -> dict[str, Any]:
-    """The plan. PenstockError if no deployment on the target meets the goal."""
+    """The content of plan.yaml. PenstockError if no deployment on the target meets the goal."""
     if found.choice is None:
         others = "; ".join(f"with {_offer(each)}" for each in offered)
         raise PenstockError(no_choice(request, found) + (f"; {others}" if others else ""))
@@ -114,8 +115,9 @@ def document(
 
 
 def as_needed(trial: Trial, request: Request, length: int) -> Trial:
-    """Limit KV on a shared machine to the sequences of the load, and to one sequence of the maximum
-    length. If prompts share prefixes, all of the memory is used.
+    """`trial` with its KV memory limited, if the target is this machine's CPUs, which other
+    programs use, too: to the sequences of the load, or to one sequence of the maximum length if
+    that is more. If prompts share prefixes, KV keeps all of the memory.
     """
     if not request.target.accelerator.is_cpu or request.goal.shares:
         return trial
@@ -154,12 +156,14 @@ def chosen(trial: Trial, request: Request, length: int) -> dict[str, Any]:
 
 
 def served(memory: Memory, request: Request) -> int:
-    """Maximum length to serve: as requested, else the maximum that fits, up to the model's."""
+    """Maximum length of a sequence in tokens: as requested, else the longest that fits, up to the
+    model's maximum.
+    """
     return request.context or memory.longest(request.subject.spec.max_position)
 
 
 def rank_rows(memory: Memory) -> list[dict[str, Any]]:
-    """Bytes of each rank, with equal ranks in one row."""
+    """Rows with the memory of ranks in bytes; ranks with equal memory share a row."""
     rows: dict[tuple[int, int], dict[str, Any]] = {}
     for rank in memory.ranks:
         row = rows.setdefault(
@@ -178,7 +182,9 @@ def rank_rows(memory: Memory) -> list[dict[str, Any]]:
 
 
 def predictions(trial: Trial, goal: Goal, speed: Speed) -> dict[str, Any]:
-    """Statistics at the middle and the ends of the band. TTFT only if it was measured."""
+    """Predicted latencies at the middle and at both ends of the error band. TTFT is left out if its
+    part outside steps is unknown.
+    """
     outcomes = {
         name: simulate(trial.candidate, trial.replicas, goal, factor)
         for name, end in (("low", speed.band.low), ("mid", 1.0), ("high", speed.band.high))
@@ -207,7 +213,7 @@ def predictions(trial: Trial, goal: Goal, speed: Speed) -> dict[str, Any]:
 
 
 def bench(request: Request) -> dict[str, Any]:
-    """Input of `penstock bench plan`: the load and its bounds."""
+    """Input of `penstock bench plan`: the load, and the latency bounds."""
     return {**request.workload, "slo": [f"{slo.key}:{slo.limit:g}" for slo in request.goal.slo]}
 
 
@@ -231,7 +237,9 @@ def _held(trial: Trial, choice: Trial) -> str:
 
 
 def no_choice(request: Request, found: Found) -> str:
-    """Why nothing meets the goal: the best simulated deployment, else why nothing fits."""
+    """Text why no deployment meets the goal: how close the best simulated one came, else why none
+    fits.
+    """
     head = f"nothing on {request.target.on} holds the goal"
     why = closest(found)
     return f"{head}; {why}" if why else head
@@ -246,7 +254,7 @@ def _offer(offer: Offer) -> str:
 
 
 def summary(plan: dict[str, Any], request: Request) -> list[str]:
-    """The plan in a few lines."""
+    """Lines that summarise the plan."""
     choice = plan["choice"]
     cut = f"TP{choice['tensor_parallel_size']} x PP{choice['pipeline_parallel_size']}"
     cut += " EP" if choice["expert_parallel"] else ""

@@ -1,4 +1,6 @@
-"""Memory that engines need beside weights and KV, and cuts that they accept."""
+"""Rules of each engine: the memory that it needs besides weights and KV, and the partitions
+("cuts") that it accepts.
+"""
 
 from __future__ import annotations
 
@@ -14,36 +16,44 @@ from penstock_ops.plan.lines import Line
 
 MIB = 2**20
 ACTIVATIONS = {1: 10, 2: 6, 4: 5}
-"""Copies of a chunk's hidden states during a pass, by number of ranks; 5 from 4 ranks on."""
+"""Number of copies of a chunk's hidden states that are alive at once during a pass, by
+tensor-parallel size; COPIES for other sizes.
+"""
 COPIES = 5
 COMMUNICATORS = {1: 0, 2: 342 * MIB}
 COMMUNICATOR = 392 * MIB
-"""NCCL's buffers from 4 ranks on."""
+"""Bytes of NCCL's buffers on a device, for 4 ranks and more."""
 ACROSS = 1.75 * GIB
-"""Process groups of ranks on several nodes, from logs of the guide on GPUDirect RDMA."""
+"""Bytes for communication on a device if ranks are on several nodes; from logs of the guide "Deploy
+Distributed LLM Inference with GPUDirect RDMA".
+"""
 REST = 3.5 * GIB
-"""Other memory of torch engines: CUDA modules, workspaces, graphs."""
+"""Bytes of other memory that engines based on torch need on a device: CUDA modules, workspaces,
+graphs.
+"""
 LARGE_GPU = 60_000 * MIB
 LEAST_ON_LARGE = 10 * GIB
 PROCESS = 100 * MIB
-"""Resident bytes of front door and engine without weights and KV: 96 MiB with a vocabulary of
-49,152.
+"""Resident bytes of API server and engine without weights and KV: 96 MiB were measured with a
+vocabulary of 49,152.
 """
 KEPT_FREE = 0.10
-"""Share of this machine's free memory that stays free."""
+"""Share of this machine's free memory that a plan for its CPUs leaves free."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Settings of an engine that affect memory."""
+    """Settings of an engine that affect its memory."""
 
     chunk: int = ON_GPUS.tokens
-    """Token budget of a step."""
+    """Maximum number of tokens in a step."""
     sequences: int = ON_GPUS.sequences
     context: int = 0
-    """Maximum length that is served."""
+    """Maximum length of a sequence in tokens."""
     fraction: float | None = None
-    """Share of the memory for weights and KV, as in an engine's flag; None for the default."""
+    """Share of the device memory that the engine may use, as in its flag; None for the engine's
+    default.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +62,21 @@ class Engine:
 
     name: str
     divides: bool
-    """Whether ranks must divide the query heads, and hosts each stage."""
+    """Whether the number of ranks must divide the query heads, and whole hosts must fit whole
+    stages or the reverse.
+    """
     by_requests: bool
-    """Whether it supports data-parallel attention: whole on each rank, for its sequences."""
+    """Whether the engine supports data-parallel attention, where each rank has all attention
+    weights and its own sequences.
+    """
     rule: Callable[[DecoderSpec, Accelerator, Cut, Load], list[Line]]
     paced: bool = False
-    """Whether it bounds a step's prompt tokens by their effect on decode latency."""
+    """Whether the engine limits the prompt tokens of a step, so that they do not delay decodes too
+    much.
+    """
 
     def refuses(self, spec: DecoderSpec, cut: Cut, per_node: int) -> str:
-        """Why a cut cannot be served; empty if it can."""
+        """Text why the engine does not accept a cut; empty if it does."""
         heads = max(getattr(layer.mixer, "heads", 0) for layer in spec.layers)
         if self.divides and not cut.by_requests and heads % cut.tp:
             return f"{heads} heads do not divide by {cut.tp}"
@@ -77,7 +93,9 @@ class Engine:
         return ""
 
     def _covers(self, cut: Cut, hosts: int) -> bool:
-        """Whether equal hosts have whole stages, or stages have whole hosts."""
+        """Whether the cut divides evenly over `hosts` hosts: each host has whole stages, or each
+        stage has whole hosts.
+        """
         if not self.divides:
             return len(set(map(len, ranks_of_nodes(cut.tp, cut.pp, hosts)))) == 1
         if cut.pp % hosts == 0:
@@ -101,7 +119,9 @@ def _vllm(spec: DecoderSpec, device: Accelerator, cut: Cut, load: Load) -> list[
 
 
 def _sglang(spec: DecoderSpec, device: Accelerator, cut: Cut, load: Load) -> list[Line]:
-    """SGLang: the pool is a share of the memory that is free before loading, minus the weights."""
+    """Memory lines of SGLang. Its pool is a share of the memory that is free before loading, minus
+    the weights.
+    """
     driver = device.memory - device.usable
     groups = _communicators(device, cut)
     before = device.usable - groups.bytes
@@ -119,7 +139,7 @@ def _sglang(spec: DecoderSpec, device: Accelerator, cut: Cut, load: Load) -> lis
 
 
 def sglang_reserve(device: Accelerator, cut: Cut, load: Load) -> int:
-    """Bytes that SGLang keeps free by default beside weights and KV."""
+    """Bytes that SGLang by default leaves free on a device, besides weights and KV."""
     graphs = min(load.sequences, 256)
     mib = 512 + 1.5 * max(load.chunk, 2048) + 2 * graphs + 1024 * cut.size / 8
     mib += 3 * graphs * cut.shares if cut.by_requests else 0

@@ -1,4 +1,4 @@
-"""Arithmetic of a decode step, for `--explain`."""
+"""The arithmetic behind the predicted time of a decode step, as text for `--explain`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from penstock_ops.plan.thresholds import operating_point
 
 
 def step_lines(trial: Trial, goal: Goal) -> list[str]:
-    """The step of a choice at its average load; empty if steps were measured."""
+    """Lines about a decode step of the chosen deployment at its average load; empty if steps were
+    measured.
+    """
     model = trial.candidate.model
     if not isinstance(model, StepModel):
         return []
@@ -34,7 +36,7 @@ def step_lines(trial: Trial, goal: Goal) -> list[str]:
 
 
 def _stage(model: StepModel, batch: float, context: float) -> Iterator[str]:
-    """The slowest stage."""
+    """Lines about the slowest stage of the step."""
     each = batch / model.cut.pp
     stage = max(model.stages, key=lambda stage: model.stage(stage, each, context, 0.0))
     yield from _roofline(model, stage, each, context)
@@ -76,7 +78,7 @@ def latency(group: Group) -> str:
 
 
 def wire(group: Group, size: float) -> str:
-    """The slower level of an all-reduce."""
+    """Text for the transfer time of an all-reduce, inside a domain and between domains."""
     d, n = group.in_domain, group.domains
     inside = f"2 x {d - 1}/{d} x {size / 1e3:.1f} KB / {group.link / 1e9:g} GB/s"
     if n == 1:

@@ -1,4 +1,6 @@
-"""Regular expressions from checkpoints, which are untrusted and could take exponential time."""
+"""Checks regular expressions from checkpoints, which are untrusted: matching some expressions takes
+exponential time.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +8,13 @@ import re
 from dataclasses import dataclass
 
 LONGEST = 1000
-"""Maximum length in characters."""
+"""Maximum length of an expression in characters."""
 DEEPEST = 20
-"""Maximum nesting of groups."""
+"""Maximum nesting depth of groups in an expression."""
 NAME = 64
-"""Assumed length of a name: the number of places where a repetition can end."""
+"""Assumed length of a matched name in characters. A repetition can end after any of them."""
 MOST = NAME**6
-"""Maximum number of ways to match one name."""
+"""Maximum number of ways in which an expression may match one name."""
 _TOKEN = re.compile(
     r"(?P<repeat>(?:[*+]|\{\d*,?\d*\})[?+]?)|(?P<option>\?[?+]?)"
     r"|(?P<open>\((?:\?(?:P<\w+>|<?[=!]|.))?)"
@@ -23,8 +25,8 @@ _VERBOSE = re.compile(r"\(\?[a-zA-Z]*x")
 
 
 def compiled(text: str) -> re.Pattern[str]:
-    """Compile an expression. Raises `re.error` for an invalid one, and for one with more than MOST
-    ways to match, such as nested repetitions.
+    """Compile an expression. Raises `re.error` if it is invalid, or if it has more than MOST ways
+    to match a name, as with nested repetitions.
     """
     if len(text) > LONGEST:
         raise re.error(f"over {LONGEST} characters")
@@ -41,22 +43,24 @@ def compiled(text: str) -> re.Pattern[str]:
 
 @dataclass(slots=True)
 class _Group:
-    """Number of ways to match an open group so far."""
+    """The number of ways to match the part of a group that has been read."""
 
     whole: int = 0
-    """Sum over its completed alternatives."""
+    """Sum over the completed alternatives of the group."""
     sequence: int = 1
     last: int = 1
-    """Ways to match the last item of the sequence."""
+    """Number of ways to match the last item of the current alternative. `sequence` is the product
+    over the items before it.
+    """
     is_group: bool = False
-    """Whether that item is a group."""
+    """Whether this last item is a group."""
 
     def put(self, ways: int, *, is_group: bool = False) -> None:
         self.sequence *= self.last
         self.last, self.is_group = ways, is_group
 
     def end(self) -> int:
-        """Close an alternative; returns the ways of all."""
+        """Close the current alternative; returns the number of ways of all alternatives so far."""
         self.whole += self.sequence * self.last
         self.sequence = self.last = 1
         self.is_group = False
@@ -64,8 +68,8 @@ class _Group:
 
 
 def ways(text: str) -> int:
-    """Upper bound of the ways to match a name: alternatives add, sequences multiply. Raises
-    `re.error` for a repeated group, which has no bound.
+    """Upper bound for the number of ways to match a name: those of alternatives add up, those of
+    consecutive items multiply. Raises `re.error` for a repeated group, because it has no bound.
     """
     groups = [_Group()]
     for token in _TOKEN.finditer(text):

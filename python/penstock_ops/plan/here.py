@@ -1,4 +1,4 @@
-"""This machine as a target."""
+"""The CPUs of this machine as the hardware to plan for."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from penstock.config.machine import available_memory, cpu_count, cpuinfo
 from penstock_ops.plan.hardware import HERE, Accelerator
 
 ISAS = (("avx512_bf16", "AVX-512 BF16"), ("avx512f", "AVX-512"), ("avx2", "AVX2"))
-"""Flags of /proc/cpuinfo, best first."""
+"""CPU flags of /proc/cpuinfo with their instruction sets, best first."""
 
 
 def here() -> Accelerator:
-    """The CPUs and free memory of this machine. Rates are 0, because steps are measured."""
+    """This machine's CPUs and free memory as one accelerator. Its rates are 0, because steps are
+    measured instead.
+    """
     cores = cpu_count()
     return Accelerator(
         name=HERE,

@@ -1,7 +1,7 @@
-"""Keys of `config.json` that may affect sizes.
+"""Decides which keys of `config.json` may affect a model's size, and refuses unknown ones.
 
-An allow list: a key that looks like a shape, but that no rule reads, is refused by name, because a
-wrong size would go unnoticed.
+A key that looks like a shape but that no rule reads is refused by name, because otherwise a wrong
+size would go unnoticed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ LISTED = {
     "global_attn_every_n_layers": "layer_types",
     "moe_every_n_layer": "moe_layers_enum",
 }
-"""Keys whose content another key, which a rule reads, lists layer by layer."""
+"""Keys that need no rule, because another key, which a rule reads, has the same content layer by
+layer.
+"""
 _COMPARED = """
 apertus arcee deepseek_v2 deepseek_v3 deepseek_v32 ernie4_5_moe exaone4 gemma2 gemma3_text
 glm4_moe glm_moe_dsa gpt_neox gpt_oss kimi_k2 llama llama4_text mimo_v2_flash minimax_m2
@@ -46,9 +48,11 @@ mistral mixtral nemotron phi phi3 qwen2 qwen2_moe qwen3 qwen3_5_moe_text qwen3_m
 starcoder2 step3p5
 """
 COMPARED = frozenset(_COMPARED.split())
-"""Model types whose sizes a test compares with published ones."""
+"""Model types for which a test compares the computed sizes with published ones."""
 NOTED = re.compile(r"index_\w+|indexer_\w+|num_nextn_predict_layers|num_mtp_\w+|mtp_\w+|use_mtp")
-"""Keys of parts that sizes leave out; a note mentions them."""
+"""Keys of parts of a model that computed sizes leave out; a note to the user mentions these
+parts.
+"""
 NEUTRAL = re.compile(
     r"""(?!(.*_)?(ff|ffn|feed_forward|dim|width|expansion)_(.*_)?(multipliers?|factors?|scale)$)(
     .*token_ids?|.*_(eps|epsilon|dropout|pdrop|prob|coef|coeff|thetas?|factors?|scale|scaling
@@ -71,17 +75,21 @@ NEUTRAL = re.compile(
     """,
     re.VERBOSE,
 )
-"""Keys that change no size, or only vectors, such as a gate of one number for each head."""
+"""Keys that do not affect a size, or only that of small vectors, such as a gate with one number for
+each head.
+"""
 SHAPED = re.compile(
     r"(^|_)(kv|mlp|moe|ffn|feed|experts?|query|share|shared|wide|width|conv|mamba|ssm|state|block"
     r"|mixer|hybrid|sparse|compress\w*|lora|latent|window|layers?|dense|decoder|equal|eq|pattern"
     r"|multi|gate|embeddings?|dim|ratios?|expan\w+)(_|$)"
 )
-"""Words in a key that indicate a shape if its value is true, a text, or a fraction."""
+"""Words in a key's name that indicate a shape, if the key's value is true, a text, or a
+fraction.
+"""
 
 
 def refuse_unread(config: Fields) -> None:
-    """ModelError names the first unread key that may affect a size."""
+    """Raise ModelError with the name of the first unread key that may affect a size."""
     unread = sorted(
         key
         for key, value in config.items()
@@ -96,7 +104,7 @@ def refuse_unread(config: Fields) -> None:
 
 
 def _shapes(key: str, value: object) -> bool:
-    """Whether an unread key may affect a size."""
+    """Whether a key that no rule reads may affect a size."""
     if key in READ or not value:
         return False
     if NOTED.fullmatch(key) or NEUTRAL.fullmatch(key):

@@ -1,4 +1,4 @@
-"""Memory of each rank: weights, KV and engine, and the tokens that fit."""
+"""Memory of each rank of a deployment (weights, engine, KV), and how many tokens fit."""
 
 from __future__ import annotations
 
@@ -19,56 +19,59 @@ from penstock_ops.plan.weights import KV_BYTES, PARTS, WeightTypes
 
 @dataclass(frozen=True, slots=True)
 class RankMemory:
-    """One rank's memory in bytes."""
+    """The memory of one rank in bytes."""
 
     rank: int
     total: int
-    """Memory of its device, or an equal share of a machine's memory."""
+    """All memory of the rank's device; on CPUs, an equal share of the machine's memory."""
     weights: int
     engine: tuple[Line, ...]
-    """Everything except weights and KV."""
+    """Memory for everything except weights and KV, such as activations."""
     kv: KvSpec
     state: int
-    """Bytes of a sequence's state in linear attention."""
+    """Bytes of the state that linear attention keeps for each sequence."""
     parts: tuple[Line, ...]
-    """Weights by part of the model."""
+    """Bytes of the weights by part of the model."""
 
     @property
     def room(self) -> int:
-        """Bytes for KV; negative if the weights do not fit."""
+        """Bytes that remain for KV; negative if weights and engine do not fit."""
         return self.total - self.weights - sum(line.bytes for line in self.engine)
 
     @property
     def growth(self) -> float:
-        """KV bytes of a token in the layers with full attention."""
+        """KV bytes for each token of a sequence, in the layers with full attention only."""
         groups = (group.block_bytes for group in self.kv.groups if group.window is None)
         return sum(groups) / self.kv.block_size
 
     def sequence(self, tokens: int) -> int:
-        """KV bytes of a sequence of `tokens` tokens."""
+        """Bytes that a sequence of `tokens` tokens needs: KV and state."""
         return sequence_bytes(self.kv, tokens) + self.state
 
     def sequences(self, tokens: int) -> int:
-        """Number of sequences of `tokens` tokens that fit."""
+        """Number of sequences of `tokens` tokens each that fit on this rank."""
         each = self.sequence(tokens)
         return max(self.room, 0) // each if each else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """All ranks of a replica. Each rank's pool has as many blocks as the fullest rank's."""
+    """The memory of all ranks of a replica. All ranks have KV for equally many tokens, so the rank
+    with the least room sets the limit.
+    """
 
     cut: Cut
     ranks: tuple[RankMemory, ...]
 
     def beside(self, engine: Iterable[Line]) -> Memory:
-        """The memory with an engine's needs added to each rank."""
+        """The same memory with an engine's needs on each rank."""
         kept = tuple(engine)
         return Memory(self.cut, tuple(replace(rank, engine=kept) for rank in self.ranks))
 
     def left(self, loads: Sequence[tuple[int, int]]) -> Memory:
-        """The memory without KV that no load needs. Each load is a number of sequences and their
-        length; the largest need on each rank counts.
+        """The same memory, but KV memory that no load needs is left to other programs. Each of
+        `loads` is a number of sequences and their length in tokens; on each rank the largest need
+        counts.
         """
         block = self.ranks[0].kv.block_size
 
@@ -87,13 +90,14 @@ class Memory:
 
     @property
     def fits(self) -> bool:
-        """Whether the weights and at least one KV block fit."""
+        """Whether weights, engine and at least one KV block fit on every rank."""
         return all(rank.room > rank.sequence(self.ranks[0].kv.block_size) for rank in self.ranks)
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens that the replica's KV holds in the layers with full attention. For a model without
-        such layers, the tokens that its sequences see.
+        """Number of tokens that the replica's KV can hold, counted in the layers with full
+        attention. If the model has no such layers: the number of tokens within the windows of all
+        sequences that fit.
         """
         if not self.fullest.growth:
             seen = max((group.window or 0 for group in self.fullest.kv.groups), default=0)
@@ -101,11 +105,13 @@ class Memory:
         return max(self._tokens(self.fullest), 0) * self.cut.shares
 
     def concurrency(self, tokens: int) -> int:
-        """Number of concurrent sequences of `tokens` tokens."""
+        """Number of sequences of `tokens` tokens each that fit in the replica at once."""
         return min(rank.sequences(tokens) for rank in self.ranks) * self.cut.shares
 
     def longest(self, limit: int) -> int:
-        """Length of the longest sequence that fits, in whole blocks, at most `limit`."""
+        """Length in tokens of the longest single sequence that fits, in whole blocks, but at most
+        `limit`.
+        """
         if self.concurrency(limit):
             return limit
         block = self.ranks[0].kv.block_size
@@ -117,12 +123,16 @@ class Memory:
 
     @property
     def imbalance(self) -> float:
-        """Ratio of the largest weight share to the mean: the cost of an uneven cut."""
+        """Weight bytes of the rank with the most, relative to the mean over ranks; 1 for an even
+        cut.
+        """
         weights = [rank.weights for rank in self.ranks]
         return max(weights) * len(weights) / max(sum(weights), 1)
 
     def lacking(self, tokens: int) -> str:
-        """Why one sequence of `tokens` tokens does not fit (rank and bytes); empty if it does."""
+        """Text why one sequence of `tokens` tokens does not fit: the rank and its missing bytes;
+        empty if it fits.
+        """
         for rank in self.ranks:
             missing = rank.sequence(tokens) - rank.room
             if missing > 0:
@@ -155,7 +165,7 @@ def plan_memory(
 def sized(
     spec: DecoderSpec, weights: WeightTypes, device: Accelerator, cut: Cut, kv: str
 ) -> Memory:
-    """The same without an engine's memory."""
+    """As `plan_memory`, but without the engine's memory."""
     shares = Shares(spec, cut)
     ranks = [
         replace(first, rank=rank)
@@ -180,7 +190,7 @@ def _rank(share: Share, weights: WeightTypes, device: Accelerator, kv: str) -> R
 
 
 def part_lines(matrices: Iterable[tuple[Matrix, int]], weights: WeightTypes) -> tuple[Line, ...]:
-    """Bytes by part of the model and type."""
+    """Bytes of the weights by part of the model and number type, each with its formula."""
     numbers = Counter[tuple[Part, str]]()
     for matrix, count in matrices:
         numbers[matrix.part, weights.kind(matrix)] += matrix.numbers * count

@@ -1,4 +1,6 @@
-"""Names of a decoder's matrices in checkpoints, and patterns of such names."""
+"""Relates names and patterns in a checkpoint's quantisation settings to the matrices of a
+decoder.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,12 @@ from penstock.model.spec import DecoderSpec, Experts
 from penstock_ops.plan.expressions import compiled
 
 Key = tuple[int | None, Part, str]
-"""Layer, part and role of a matrix."""
+"""Identifies a matrix: layer (None outside layers), part of the model, and role in it."""
 _WILD = {"*": ".*", "?": "."}
 LAST = "\U0010ffff"
-"""Sorts after every character in a name."""
+"""A character that sorts after every character in a name; used as the end of a range of names."""
 PATIENCE = 10.0
-"""CPU seconds for all expressions of a checkpoint."""
+"""CPU seconds that matching all regular expressions of one checkpoint may take."""
 _BASES = ("model.", "language_model.model.", "model.language_model.", "")
 _ATTENTION = ("self_attn", "attention", "attn")
 _NAMES: dict[str, tuple[str, ...]] = {
@@ -37,7 +39,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "up": ("up_proj", "w3", "gate_up_proj", "fc1", "c_fc"),
     "down": ("down_proj", "w2", "fc2", "c_proj"),
 }
-"""Modules of each role, separate and fused."""
+"""Names of the module with each role's weights, alone or fused with other roles."""
 _PLACES: dict[str, tuple[str, ...]] = {
     "dense": ("mlp", "feed_forward"),
     "experts": ("mlp.experts", "block_sparse_moe.experts", "feed_forward.experts", "moe.experts"),
@@ -58,11 +60,11 @@ _OUTSIDE = re.compile(
     r"|conv|in_proj_(a|b|ba)\b|e_score|bias|embed|rotary|eh_proj|head|score|classifier|A_log"
     r"|dt_|\bgate\b|shared_expert_gate|router|kv_a_proj\b|scale|encoder"
 )
-"""Words in names of vectors, and of matrices outside the decoder's layers."""
+"""Words in the names of vectors, and of matrices outside the decoder's layers."""
 
 
 class Modules:
-    """The matrices of a decoder, by the names used in checkpoints' lists."""
+    """The matrices of a decoder, which can be looked up by the names that checkpoints use."""
 
     def __init__(self, spec: DecoderSpec) -> None:
         self._layers = len(spec.layers)
@@ -86,14 +88,15 @@ class Modules:
         self._seconds = 0.0
 
     def matching(self, pattern: str) -> set[Key] | None:
-        """Matrices matched by a name, a glob, or `re:` with an expression. None if it matches
-        neither a known matrix nor a part of the model that is left out. Raises `re.error` for an
-        invalid expression, and for one that takes too long.
+        """The matrices that a pattern matches: a name, a glob, or `re:` with a regular expression.
+        None if it matches neither a known matrix nor a part of the model that sizes leave out.
+        Raises `re.error` for an invalid expression, and for one that takes too long.
         """
         if pattern.startswith("re:"):
             found = self._by_expression(compiled(pattern[3:]), self._sorted)
         elif wild := re.search(r"[*?]", pattern):
-            # Match the module itself, or a module that contains it.
+            # A pattern matches a module if it matches the module's name or that of a module that
+            # contains it.
             wanted = "".join(_WILD.get(each, re.escape(each)) for each in pattern)
             whole_name = compiled(rf"{wanted}(\..*)?\Z")
             start = pattern[: wild.start()]
@@ -116,7 +119,7 @@ class Modules:
         return found
 
     def _is_outside(self, pattern: str) -> bool:
-        """Whether a name is known to refer to something that is not sized here."""
+        """Whether a name refers to a part of the model that is known but that sizes leave out."""
         layer = re.search(r"layers\\?\.(\d+)", pattern)
         if layer and int(layer[1]) >= self._layers:
             return True  # A multi-token prediction layer.
@@ -124,7 +127,7 @@ class Modules:
 
 
 def _names(matrix: Matrix, ends: tuple[int, int] | None) -> Iterator[str]:
-    """Names of a matrix, without the prefix before `layers`."""
+    """The names of a matrix in checkpoints, without the prefix before `layers`."""
     if matrix.layer is None:
         yield "lm_head" if matrix.part == "head" else "embed_tokens"
         return
@@ -143,7 +146,7 @@ def _names(matrix: Matrix, ends: tuple[int, int] | None) -> Iterator[str]:
 
 
 def _runs(name: str) -> Iterator[str]:
-    """Every run of whole components."""
+    """Every consecutive part of a dotted name, from one component to another."""
     words = name.split(".")
     for start in range(len(words)):
         for end in range(start + 1, len(words) + 1):

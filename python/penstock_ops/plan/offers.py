@@ -1,4 +1,6 @@
-"""Offers of smaller types of weights and KV that need fewer devices. Never automatic."""
+"""Suggests smaller number types for weights or KV with which fewer devices would meet the goal.
+They are never applied automatically.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ WEIGHTS_CAVEAT = "needs a checkpoint in fp8, or quantisation at load; answers ch
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A deployment with another type."""
+    """A suggested deployment with another number type: the change, its simulated result, and what
+    to check first.
+    """
 
     change: str
     trial: Trial
@@ -23,7 +27,7 @@ class Offer:
 
 
 def offers(question: Question, devices: int) -> list[Offer]:
-    """Offers that meet the goal on fewer than `devices` devices."""
+    """The suggestions that meet the goal on fewer than `devices` devices."""
     target, cuts = question.target, question.cuts
     smaller = replace(target, count=devices - 1)
     fitting = [cut for cut in cuts if cut.size < devices]

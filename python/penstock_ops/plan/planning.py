@@ -1,4 +1,6 @@
-"""A goal on a target -> the plan: arrivals, speed, search, document."""
+"""`penstock plan` with a goal: determines arrivals and step times, searches for a deployment, and
+writes the plan.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,13 @@ from penstock_ops.plan.tiers import parse_tiers
 
 REQUESTS = 500
 MEASURED = Band(0.85, 1.15)
-"""Band around measured steps."""
+"""Error band of predictions from steps that were measured here: the ratio of actual to predicted
+time.
+"""
 WAITING = 3e-3
-"""Seconds to the first token outside steps: HTTP, tokenizer, engine loop."""
+"""Part of the time to first token in seconds that is spent outside steps: in HTTP, tokenizer and
+engine loop.
+"""
 
 
 def add_goal(parser: argparse.ArgumentParser) -> None:
@@ -82,7 +88,9 @@ def run_goal(
     load: Load,
     cuts: list[Cut],
 ) -> list[str]:
-    """Search, write the document if requested, and return its summary."""
+    """Search for a deployment, write the plan file if requested, and return the lines of its
+    summary.
+    """
     goal, workload = _goal(parsed)
     if load.context and not goal.longest <= load.context <= subject.spec.max_position:
         raise InvalidValueError(
@@ -126,7 +134,9 @@ def run_goal(
 def speed_of(
     subject: Subject, target: Target, measured: bool, results: Sequence[Path] = ()
 ) -> Speed:
-    """Step times: fitted constants, or measured steps here. `results` correct both."""
+    """How step times are predicted: by fitted constants, or from steps measured on this machine.
+    Benchmark `results` of earlier plans correct both.
+    """
     speed = _uncorrected(subject, target, measured)
     if not results:
         return speed

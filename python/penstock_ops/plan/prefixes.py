@@ -1,4 +1,6 @@
-"""Prefixes that a replica has cached: in its KV, and in the tiers behind it."""
+"""Simulates which prompt prefixes a replica has cached: in its KV memory, and in the tiers behind
+it (RAM, disk).
+"""
 
 from __future__ import annotations
 
@@ -10,28 +12,28 @@ from penstock_ops.plan.cut import BLOCK
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """One replica's share of a tier."""
+    """One replica's share of a KV tier."""
 
     tokens: int
-    """Capacity in tokens."""
+    """Capacity in tokens of KV."""
     seconds: float
-    """Seconds to load one token."""
+    """Seconds to load the KV of one token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Leading tokens of a prompt that need not be computed."""
+    """How many leading tokens of a prompt are cached and need not be computed."""
 
     pooled: int
-    """Tokens in the KV."""
+    """Number of tokens found in the replica's KV memory."""
     stored: int
-    """Tokens in tiers, after the pooled ones."""
+    """Number of tokens found in tiers; they follow the pooled ones."""
     seconds: float
-    """Seconds to load the stored tokens."""
+    """Seconds to load the stored tokens from tiers."""
 
 
 class Prefixes:
-    """LRU cache of named blocks."""
+    """LRU cache of prompt blocks by name, in the KV memory and in each tier."""
 
     def __init__(self, stores: Sequence[Store] = ()) -> None:
         self._pool: dict[int, int] = {}
@@ -40,9 +42,10 @@ class Prefixes:
         self._held = [0] * len(self._stores)
 
     def find(self, names: Sequence[int], size: int, tokens: int, room: int) -> Found:
-        """Cached part of a prompt of `tokens` tokens, by the `names` of its blocks of `size`
-        tokens, in whole KV blocks. `room` is the number of tokens that the KV can hold beside
-        running requests. The last token is always computed.
+        """The cached leading tokens of a prompt, in whole KV blocks. The prompt has `tokens` tokens
+        in blocks of `size` tokens with these `names`. `room` is the number of tokens that the KV
+        memory can hold besides those of running requests; blocks beyond it are evicted first. The
+        last token is always computed.
         """
         self._pooled = _evict(self._pool, self._pooled, room)
         most = (tokens - 1) // BLOCK * BLOCK
@@ -54,7 +57,9 @@ class Prefixes:
         return Found(pooled, stored, self._seconds(blocks, size, stored))
 
     def keep(self, names: Sequence[int], size: int, tokens: int) -> None:
-        """Store a prompt's blocks, computed or loaded. Later blocks are evicted first."""
+        """Store all blocks of a prompt that was computed or loaded, in the KV memory and in the
+        tiers. Within a prompt, later blocks are evicted first.
+        """
         for at in reversed(range(len(names))):
             name, block = names[at], min(size, tokens - at * size)
             self._pooled += _put(self._pool, name, block)
@@ -67,7 +72,9 @@ class Prefixes:
         return next((kept[name] for _, kept in self._stores if name in kept), None)
 
     def _seconds(self, names: Sequence[int], size: int, tokens: int) -> float:
-        """Seconds to load `tokens` tokens, each block from the first tier that has it."""
+        """Seconds to load the first `tokens` tokens of the blocks `names`, each from the first tier
+        that has it.
+        """
         rates = (
             next(store.seconds for store, kept in self._stores if name in kept)
             for name in names[: -(-tokens // size)]
@@ -76,7 +83,9 @@ class Prefixes:
 
 
 def _leading(names: Sequence[int], size: int, kept: Callable[[int], int | None]) -> int:
-    """Number of leading tokens that are cached. A partial block ends the prefix."""
+    """Number of leading tokens that are cached. `kept` gives the cached tokens of a block; a block
+    with fewer than `size` ends the prefix.
+    """
     total = 0
     for name in names:
         block = kept(name) or 0
@@ -87,14 +96,16 @@ def _leading(names: Sequence[int], size: int, kept: Callable[[int], int | None])
 
 
 def _put(kept: dict[int, int], name: int, tokens: int) -> int:
-    """Make a block the most recently used; returns the number of tokens added."""
+    """Add a block as the most recently used one; returns by how many tokens the cache grew."""
     before = kept.pop(name, 0)
     kept[name] = max(tokens, before)
     return kept[name] - before
 
 
 def _evict(kept: dict[int, int], held: int, room: int) -> int:
-    """Evict the least recently used blocks; returns the tokens left."""
+    """Evict the least recently used blocks until at most `room` of the `held` tokens remain;
+    returns the remaining number.
+    """
     while held > room and kept:
         held -= kept.pop(next(iter(kept)))
     return held

@@ -1,4 +1,6 @@
-"""The cheapest of several targets. Each is searched only up to the best price so far."""
+"""Chooses the cheapest of several targets. Each target is searched only up to the lowest price
+found before it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from penstock_ops.plan.search import Found, Question, Trial, search
 
 @dataclass(frozen=True, slots=True)
 class Dearer:
-    """A target that was not chosen."""
+    """A target that was not chosen, and the reason."""
 
     on: str
     why: str
@@ -21,9 +23,10 @@ class Dearer:
 def cheapest(
     question: Question, targets: Sequence[Target]
 ) -> tuple[Question, Found, tuple[Dearer, ...]]:
-    """The question with the target whose deployment is cheapest per hour, the search result, and
-    the other targets. On equal prices, the first target wins. If no target meets the goal, the
-    first is returned.
+    """Search all targets for a deployment that meets the goal. Returns the question with the target
+    whose deployment has the lowest price per hour, its search result, and the other targets. On
+    equal prices, the first target wins. If no target meets the goal, the result is that of the
+    first.
     """
     answers: list[tuple[Question, Found, float]] = []
     least = math.inf
@@ -44,7 +47,9 @@ def _cost(answer: tuple[Question, Found, float]) -> float | None:
 
 
 def _why(question: Question, found: Found, budget: float) -> str:
-    """Why a target was not chosen. `budget` is the price up to which it was searched."""
+    """Text why a target was not chosen. `budget` is the price per hour up to which it was
+    searched.
+    """
     choice = found.choice
     if choice is not None:
         cost = question.target.cost(choice.devices)
@@ -56,7 +61,9 @@ def _why(question: Question, found: Found, budget: float) -> str:
 
 
 def closest(found: Found) -> str:
-    """Why nothing meets the goal: the best simulated trial, else why nothing fits."""
+    """Text why no deployment meets the goal: how close the best simulated one came, else why none
+    fits.
+    """
     if found.lost:
         trial = best(found.lost)[0]
         return f"closest: {trial.candidate.cut} x {trial.replicas}: {trial.failed}"
@@ -64,7 +71,7 @@ def closest(found: Found) -> str:
 
 
 def best(lost: Sequence[Trial]) -> list[Trial]:
-    """Trials that meet the goal first, then by distance to their bounds."""
+    """The trials sorted: those that meet the goal first, then by how far they miss their bounds."""
     return sorted(
         lost,
         key=lambda trial: (bool(trial.failed), trial.worst, trial.devices, trial.candidate.order()),

@@ -1,9 +1,10 @@
-"""Measures a model's steps on this machine: loads its weights and computes sample plans, then
-starts a server to measure its overhead (`serving.py`).
+"""Measures how long a model's steps take on this machine: loads the weights and computes sample
+plans, then starts a server to measure its overhead (`serving.py`).
 
 The time of any step is composed of curves and terms: decodes by number, a chunk by length, decodes
 added to a chunk, KV reads for each token of context, and attention for each pair of a prompt token
-and an earlier one. Decodes after a prompt are slower, with an excess that decays by step.
+and an earlier one. Decode steps after a prompt are slower; their additional time decays from step
+to step.
 """
 
 from __future__ import annotations
@@ -26,53 +27,60 @@ from penstock_ops.plan.subject import Subject
 DECODES = (1, 2, 4, 8, 16, 32)
 CHUNKS = (16, 32, 64, 128, 256)
 SHORT, LONG = 64, 512
-"""Contexts at which decodes are measured."""
+"""Context lengths in tokens at which decodes are measured."""
 FAR = 8
-"""Number of decodes in the step whose context is varied."""
+"""Number of decodes in the step that is measured with two context lengths."""
 BESIDE = (1, 4, 8)
-"""Numbers of decodes measured together with a chunk, and after one."""
+"""Numbers of decodes that are measured in a step with a chunk, and in the steps after one."""
 MIXED = 32
-"""Prompt tokens in those steps, as many as the scheduler combines with decodes."""
+"""Number of prompt tokens in a step with decodes and a chunk, as many as the scheduler combines
+with decodes.
+"""
 ROUNDS = 3
-"""Repetitions of the whole measurement. Medians are used, so that a slowdown of a few seconds has
-no effect.
+"""Number of times that the whole measurement is repeated. Medians are used, so that a slowdown of a
+few seconds has no effect.
 """
 MOST_REPEATS = 8
-"""Maximum repetitions of a plan in a round, after a discarded first one. The median is used."""
+"""Maximum number of times that a plan is timed in a round, after a first run that is discarded. The
+median is used.
+"""
 SETTLING = 24
-"""Decode steps after a prompt until times settle, while a small model's weights return to the
-cache. They are measured separately, as the after-effect of a prompt.
+"""Maximum number of decode steps after a prompt until step times settle: the weights of a small
+model must first return to the CPU caches. These steps are measured separately, as the after-effect
+of a prompt.
 """
 FEWEST = 4
-"""Minimum number of these steps, if a step is slow."""
+"""Minimum number of such steps to measure, if a step is slow."""
 SPAN = 0.1
-"""Seconds of a round after which a plan is not repeated."""
+"""A plan is not repeated in a round once its runs have taken this many seconds."""
 TIMEOUT = 120.0
 
 Curve = tuple[tuple[int, float], ...]
-"""Seconds by count, ascending."""
+"""Points (count, seconds), ascending."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Step times, interpolated between measured ones."""
+    """Measured step times; those between two measured counts are interpolated."""
 
     decodes: Curve
-    """With a context of `SHORT` tokens."""
+    """Seconds of a step by number of decodes, each with a context of SHORT tokens."""
     chunks: Curve
-    """For a prompt's first tokens."""
+    """Seconds of a step with the first tokens of a prompt, by number of tokens."""
     key: float
-    """Seconds for one token of context of one decode."""
+    """Seconds that each token of context beyond SHORT adds to a decode."""
     pair: float
-    """Seconds for a pair of a prompt token and a token before its chunk."""
+    """Seconds for each pair of a prompt token and a token before its chunk."""
     beside: Curve = ()
-    """Seconds that decodes add to a chunk's step, by number; empty: as long as they take alone."""
+    """Seconds that decodes add to a step with a chunk, by number of decodes. If empty, decodes add
+    as much as they take alone.
+    """
     after: Curve = ()
     """Additional seconds of the first decode step after a prompt, by number of decodes."""
     remains: float = 0.0
-    """Share of that excess that remains in the next step, and so on."""
+    """Factor (0 to 1) by which these additional seconds shrink with each further step."""
     extra: Extra = NOTHING
-    """Overhead of a server in steps with decodes."""
+    """Seconds that a server adds to steps with decodes."""
 
     def seconds(
         self, decodes: float, context: float, prefill: float = 0.0, pairs: float = 0.0
@@ -92,8 +100,9 @@ class Profile:
 
 
 def _at(curve: Curve, count: float) -> float:
-    """Linear interpolation between measured counts. Below the first count, half of its cost is
-    fixed and half proportional. Above the last count, extrapolate the last segment.
+    """Seconds for `count` on a curve, by linear interpolation. Below the first measured count, half
+    of its time is fixed and half proportional. Above the last count, the last segment is
+    extrapolated.
     """
     if count <= 0 or not curve:
         return 0.0
@@ -107,8 +116,8 @@ def _at(curve: Curve, count: float) -> float:
 
 
 def measure(subject: Subject, said: Callable[[str], None] = lambda _: None) -> Profile:
-    """Load the model and measure steps, then serve it and measure the server's overhead. `said`
-    receives lines of progress.
+    """Load the model and measure its steps, then serve it and measure the server's overhead. `said`
+    is called with lines about progress.
 
     PenstockError if there are no weights, no backend runs the model, or no server starts.
     """
@@ -118,7 +127,9 @@ def measure(subject: Subject, said: Callable[[str], None] = lambda _: None) -> P
 
 
 def measure_steps(subject: Subject, said: Callable[[str], None] = lambda _: None) -> Profile:
-    """Measure steps without a server. Errors as in `measure`, without server errors."""
+    """Measure steps without a server. Raises the errors of `measure` that do not concern the
+    server.
+    """
     if subject.path is None or subject.refused:
         raise PenstockError(
             f"--measure needs weights that a backend here runs: {subject.refused or 'none found'}"
@@ -134,7 +145,7 @@ def measure_steps(subject: Subject, said: Callable[[str], None] = lambda _: None
 
 
 class _Bench:
-    """Runs plans on a backend, with one slot for each sequence and its own blocks."""
+    """Runs sample plans on a backend. Each sequence has a slot and KV blocks of its own."""
 
     def __init__(
         self,
@@ -181,7 +192,9 @@ class _Bench:
         return Profile(decodes, chunks, key, pair, beside, after, remains)
 
     def _pair(self, chunk: int) -> float:
-        """Seconds for a pair, from a chunk after other chunks."""
+        """Seconds for each pair of a prompt token and a token before its chunk. Compares a first
+        chunk with one after other chunks.
+        """
         late = min(LONG, self._longest - chunk - 1)
         self._fill(0, late)
         first, behind = self._medians(
@@ -191,7 +204,9 @@ class _Bench:
         return max(behind - first, 0.0) / (chunk * max(late, 1))
 
     def _key(self, many: int, short: int) -> float:
-        """Seconds for a token of context, from decodes with long and short contexts."""
+        """Seconds that each token of context adds to a decode. Compares decodes with long and short
+        contexts.
+        """
         far = min(LONG, self._longest - 2)
         for slot in range(many):
             self._fill(slot, far)
@@ -201,7 +216,7 @@ class _Bench:
         return max(second - first, 0.0) / (many * max(far - short, 1))
 
     def _beside(self, count: int, short: int, prefill: int) -> float:
-        """Seconds that `count` decodes add to a chunk's step."""
+        """Seconds that `count` decodes add to a step with a chunk of `prefill` tokens."""
         for slot in range(count):
             self._fill(slot, short)
         prompt, both = self._medians(
@@ -210,7 +225,7 @@ class _Bench:
         return max(both - prompt, 0.0)
 
     def _settling(self, count: int, short: int, chunk: int) -> list[float]:
-        """Seconds of the decode steps after a prompt."""
+        """Seconds of each decode step of `count` sequences after a prompt of `chunk` tokens."""
         for slot in range(count):
             self._fill(slot, short)
         self._prompt(count, 0, chunk)
@@ -228,7 +243,9 @@ class _Bench:
 
     @staticmethod
     def _settle(run: Callable[[], float]) -> None:
-        """Repeat until the after-effect of a prompt has decayed, or time is up."""
+        """Repeat `run` until the after-effect of a prompt has decayed, or SPAN seconds have
+        passed.
+        """
         times: list[float] = []
         while len(times) < SETTLING and sum(times) < SPAN:
             times.append(run())
@@ -248,7 +265,9 @@ class _Bench:
         return self._rows([(slot, start, count)], new={slot} if new else set())
 
     def _rows(self, rows: Sequence[tuple[int, int, int]], new: set[int] | None = None) -> float:
-        """Seconds of a plan of (slot, start, tokens). Slots in `new` get a complete block table."""
+        """Compute a plan with `rows` of (slot, start, tokens); returns its seconds. Slots in `new`
+        are registered and get a complete block table.
+        """
         from penstock._native import encode_sampling
 
         new, self._step = new or set(), self._step + 1
@@ -282,7 +301,9 @@ class _Bench:
 
     @staticmethod
     def _medians(*runs: Callable[[], float]) -> list[float]:
-        """Median of each run. Runs alternate, so that disturbances slow them equally."""
+        """Median seconds of each of `runs`. They alternate, so that a disturbance slows all of them
+        equally.
+        """
         for run in runs:
             run()
         times: list[list[float]] = []
@@ -292,12 +313,12 @@ class _Bench:
 
 
 def longest_chunk(longest: int) -> int:
-    """The longest measured chunk for a model with `longest` positions."""
+    """The longest chunk to measure, in tokens, for a model with `longest` positions."""
     return max(count for count in CHUNKS if count <= max(longest // 2, CHUNKS[0]))
 
 
 def medians(rounds: Sequence[Profile]) -> Profile:
-    """Profile with the medians of the profiles in `rounds`."""
+    """A profile in which each number is the median over `rounds`."""
 
     def curve(name: str) -> Curve:
         points = zip(*(getattr(each, name) for each in rounds), strict=True)
@@ -318,8 +339,9 @@ def medians(rounds: Sequence[Profile]) -> Profile:
 
 
 def settled(counts: Sequence[int], times: Sequence[Sequence[float]]) -> tuple[Curve, float]:
-    """`after` and `remains` of a profile: the excess of steps over the last quarter of theirs,
-    modelled as a first excess that decays geometrically.
+    """The `after` and `remains` of a profile. `times` has the seconds of the decode steps after a
+    prompt, for each of `counts` decodes. A step's additional time is what it takes beyond the mean
+    of the last quarter of the steps; it is modelled as decaying geometrically.
     """
     firsts, sums = [], []
     for each in times:

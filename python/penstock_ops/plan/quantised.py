@@ -1,4 +1,4 @@
-"""Type of each matrix, from the quantisation settings of a checkpoint."""
+"""Finds the number type of each weight matrix in a checkpoint's quantisation settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.model.spec import DecoderSpec
 from penstock_ops.plan.modules import Key, Modules
 
 LINEAR = ("attention", "dense", "experts", "shared")
-"""Parts that quantisers convert unless a list excludes them."""
+"""Parts of a model that quantisation tools convert unless their settings exclude them."""
 _KEPT = (
     "ignore",
     "exclude_modules",
@@ -31,25 +31,25 @@ _ALGORITHMS = {
     "MXFP4": "mxfp4",
     "W4A8_MXFP4_FP8": "mxfp4",
 }
-"""Types of ModelOpt's algorithms."""
+"""Names of ModelOpt's algorithms, with the type of the weights for each."""
 _MIXED = "MIXED_PRECISION"
 REMEDY = "name what most weights are with --weights"
 
 
 @dataclass(slots=True)
 class Scheme:
-    """Types by name. Precedence: a list of unquantised matrices, then the first matching rule, then
-    the type of `most`.
+    """Types of matrices by name. A list of unquantised matrices takes precedence, then the first
+    matching rule, then the type `most`.
     """
 
     most: str = ""
-    """Default type; empty: only matrices named by rules are quantised."""
+    """Type of matrices that no rule names; empty if these are not quantised."""
     parts: tuple[str, ...] = LINEAR
-    """Parts with the type `most`."""
+    """Parts of the model to which `most` applies."""
     rules: list[tuple[str, str]] = field(default_factory=list)
-    """Name or pattern, and type; an empty type means unquantised."""
+    """(name or pattern, type); an empty type means unquantised."""
     other: dict[str, float] = field(default_factory=dict)
-    """Bytes of a weight for types without a name in `BYTES`."""
+    """Bytes of one weight, for types that are not in `weights.BYTES`."""
 
     def add(self, kind: tuple[str, float | None]) -> str:
         name, size = kind
@@ -61,8 +61,8 @@ class Scheme:
 def kinds(
     settings: Mapping[str, object], spec: DecoderSpec
 ) -> tuple[dict[Key, str], dict[str, float]]:
-    """Types of the quantised matrices, and bytes of those types without a name. PenstockError names
-    settings that are unknown, or that match no matrix.
+    """Type of each quantised matrix, and bytes of one weight for types that are not in
+    `weights.BYTES`. PenstockError names settings that are unknown, or that match no matrix.
     """
     scheme, modules = _scheme(settings), Modules(spec)
     kept: set[Key] = set()
@@ -117,13 +117,15 @@ def _scheme(settings: Mapping[str, object]) -> Scheme:
 
 
 def _grouped(settings: Mapping[str, object]) -> Scheme:
-    """compressed-tensors, and ModelOpt in the same form: groups of targets."""
+    """The scheme of compressed-tensors settings, and of ModelOpt settings in the same format:
+    groups, each with a type and the matrices that have it.
+    """
     scheme = Scheme()
     groups = cast("Mapping[str, object]", settings["config_groups"])
     for group in groups.values():
         weights = group.get("weights") if isinstance(group, dict) else None
         if not isinstance(group, dict) or not isinstance(weights, dict):
-            continue  # Quantises only activations.
+            continue  # This group quantises only activations.
         kind = scheme.add(_numbers(weights))
         for target in _texts(group.get("targets")) or ["Linear"]:
             if target == "Linear":
@@ -138,7 +140,7 @@ def _grouped(settings: Mapping[str, object]) -> Scheme:
 
 
 def _mixed(settings: Mapping[str, object], most: str) -> Scheme:
-    """ModelOpt's types by layer."""
+    """The scheme of ModelOpt settings that list a type for each layer."""
     scheme = Scheme(most)
     layers = cast("Mapping[str, object]", settings["quantized_layers"])
     for name, layer in layers.items():
@@ -150,7 +152,7 @@ def _mixed(settings: Mapping[str, object], most: str) -> Scheme:
 
 
 def _integers(settings: Mapping[str, object], method: str) -> Scheme:
-    """GPTQ, AWQ and AutoRound."""
+    """The scheme of GPTQ, AWQ and AutoRound settings."""
     scheme = Scheme()
     whole = {"bits": settings.get("w_bit"), "group_size": settings.get("q_group_size")}
     whole |= {key: value for key, value in settings.items() if key in ("bits", "group_size")}
@@ -189,7 +191,9 @@ def _bitsandbytes(settings: Mapping[str, object]) -> Scheme:
 
 
 def _numbers(weights: Mapping[str, object]) -> tuple[str, float | None]:
-    """The type of a compressed-tensors scheme."""
+    """Name of a type in compressed-tensors settings, and bytes of one weight (None if
+    `weights.BYTES` has the type).
+    """
     bits, group = weights.get("num_bits"), weights.get("group_size")
     if weights.get("type") == "float":
         found = {"8/32": "mxfp8", "4/16": "nvfp4", "4/32": "mxfp4"}
@@ -202,7 +206,9 @@ def _numbers(weights: Mapping[str, object]) -> tuple[str, float | None]:
 
 
 def _grouped_integers(settings: Mapping[str, object]) -> tuple[str, float]:
-    """Integers with a 16-bit scale for each group, and a zero point unless `sym` is true."""
+    """Name of an integer type and bytes of one weight. Each group of weights has a 16-bit scale,
+    and a zero point unless `sym` is true.
+    """
     bits, group = settings.get("bits"), settings.get("group_size")
     if isinstance(bits, bool) or not isinstance(bits, int) or not 1 <= bits <= 16:
         raise _unknown(f"quantization_config: bits = {bits}")
@@ -213,7 +219,7 @@ def _grouped_integers(settings: Mapping[str, object]) -> tuple[str, float]:
 
 
 def kv_type(settings: Mapping[str, object]) -> str:
-    """KV type requested by a checkpoint: `fp8`, or empty."""
+    """The KV type that a checkpoint's settings request: `fp8`, or empty."""
     scheme = settings.get("kv_cache_scheme")
     algorithm = settings.get("kv_cache_quant_algo") or (scheme if isinstance(scheme, str) else "")
     if str(algorithm).upper() == "FP8":

@@ -1,9 +1,9 @@
-"""Finds the cheapest deployment that meets the latency goal, by simulating candidates in virtual
-time.
+"""Finds the deployment that meets the latency goal on the fewest devices, by simulating candidates
+in virtual time.
 
-Candidates are tried by number of devices, cheapest first, and each with more replicas when it
-fails, so the first that meets the goal is the cheapest. Candidates are skipped only by a lower
-bound of their simulated latency.
+Candidates are tried in order of their number of devices. If one fails, it is tried again later with
+one replica more, so the first that meets the goal needs the fewest devices. A number of replicas is
+skipped only if a lower bound shows that it cannot meet the goal.
 """
 
 from __future__ import annotations
@@ -30,31 +30,37 @@ from penstock_ops.plan.tiers import Tier, keeps, store
 from penstock_ops.plan.virtual import Arrival, Limits, Outcome, Replica, StepTime
 
 CHUNKS = (2048, ON_GPUS.tokens)
-"""Token budgets of a step to try."""
+"""Numbers of tokens in a step (token budgets) to try."""
 SEQUENCES = 1024
 STAGES = 16
-"""Maximum number of stages to try. Every token passes through all of them."""
+"""Maximum number of pipeline stages to try. Every token passes through all stages, so more make
+answers slow.
+"""
 SLACK = 0.9
-"""Tolerance of a bound by averages: a percentile of few requests may be below the average."""
+"""Factor that makes a bound based on averages less strict: a percentile over few requests may be
+below the average.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Requirements on a deployment."""
+    """What a deployment must achieve: serve these arrivals within these latency bounds."""
 
     arrivals: tuple[Arrival, ...]
-    """Requests to all replicas, in order. They are distributed round-robin."""
+    """Requests to all replicas together, in order of time. They are distributed round-robin."""
     slo: tuple[Slo, ...]
 
     @property
     def rate(self) -> float:
-        """Requests per second."""
+        """Average requests per second to all replicas together."""
         span = self.arrivals[-1].at - self.arrivals[0].at
         return (len(self.arrivals) - 1) / span if span > 0 else 0.0
 
     @property
     def computed(self) -> float:
-        """Average prompt tokens that one replica must compute if it never evicts."""
+        """Average number of prompt tokens that must be computed for a request, if one replica
+        serves all of them and its prefix cache never evicts.
+        """
         seen: set[int] = set()
         total = 0
         for arrival in self.arrivals:
@@ -66,28 +72,28 @@ class Goal:
 
     @property
     def shares(self) -> bool:
-        """Whether prompts share prefixes."""
+        """Whether the arrivals name their prompts' blocks, so that prompts can share prefixes."""
         return any(arrival.names for arrival in self.arrivals)
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest request."""
+        """Input plus output tokens of the longest request."""
         return max(arrival.isl + arrival.osl for arrival in self.arrivals)
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Step times: constants, their error band, and whether TTFT is known."""
+    """How step times are predicted, and with which error."""
 
     constants: Constants
     band: Band
     source: str
     profile: Steps | None = None
-    """Measured steps of this model on this target, which replace the constants."""
+    """Steps of this model that were measured on this target; they replace the constants."""
     factor: float = 1.0
-    """Ratio of measured to predicted step time, if deployments were measured."""
+    """Factor for predicted step times, from measured deployments; 1 without any."""
     waiting: float | None = None
-    """Seconds of TTFT outside steps; None if TTFT is unknown."""
+    """Part of the TTFT in seconds that is spent outside steps; None if it is unknown."""
 
 
 Order = tuple[int, int, Cut, int]
@@ -95,7 +101,7 @@ Order = tuple[int, int, Cut, int]
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A deployment that fits."""
+    """A deployment that fits in memory; one replica of it."""
 
     cut: Cut
     chunk: int
@@ -105,7 +111,9 @@ class Candidate:
     paced: bool
     tiers: tuple[Tier, ...] = ()
     stores: tuple[Store, ...] | None = None
-    """The replica's share of the tiers; None: it computes every prompt completely."""
+    """The replica's share of each KV tier; None if prefixes are not reused, so that every prompt is
+    computed completely.
+    """
 
     def order(self) -> Order:
         return len(self.tiers), self.cut.size, self.cut, self.chunk
@@ -113,15 +121,17 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A candidate with a number of replicas, simulated at the pessimistic end of the band."""
+    """A candidate with a number of replicas, and its simulation with the slowest step times of the
+    error band.
+    """
 
     candidate: Candidate
     replicas: int
     outcome: Outcome
     worst: float
-    """Maximum ratio of a statistic to its bound."""
+    """Largest ratio of a statistic to its bound; above 1 a bound is missed."""
     failed: str
-    """Why it misses the goal; empty if it meets it."""
+    """Text why it misses the goal; empty if it meets the goal."""
 
     @property
     def devices(self) -> int:
@@ -130,18 +140,20 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The choice, rejected trials with reasons, and candidates that do not fit."""
+    """Result of a search: the chosen trial, the other trials, and partitions that do not fit."""
 
     choice: Trial | None
     lost: tuple[Trial, ...]
     misfits: tuple[tuple[str, str], ...]
-    """Cut and reason, smallest first."""
+    """(partition, reason) for each partition that does not fit, the one with the fewest devices
+    first.
+    """
     simulated: int
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A model, hardware to choose from, and the goal."""
+    """What to search: a model, the hardware to choose from, and the goal."""
 
     subject: Subject
     target: Target
@@ -151,9 +163,9 @@ class Question:
     speed: Speed
     kv: str = "bf16"
     tiers: tuple[Tier, ...] = ()
-    """KV tiers that may be used: none, the first, the first two, and so on."""
+    """KV tiers that may be used. The search tries none, the first, the first two, and so on."""
     cuts: Sequence[Cut] = ()
-    """Cuts to choose from; empty for all that the engine supports."""
+    """Partitions to choose from; empty for all that the engine supports."""
 
     @property
     def allowed(self) -> Sequence[Cut]:
@@ -161,7 +173,7 @@ class Question:
 
 
 def search(question: Question) -> Found:
-    """The deployment with the fewest devices of the target that meets the goal."""
+    """Find the deployment that meets the goal on the fewest devices of the target."""
     target, goal, speed = question.target, question.goal, question.speed
     question = replace(question, cuts=question.allowed)
     sizes = {str(cut): cut.size for cut in question.cuts}
@@ -183,7 +195,7 @@ def search(question: Question) -> Found:
     while queue and queue[0][0] <= least:
         taken, order, replicas = heapq.heappop(queue)
         if held and order[0] > len(held[0].candidate.tiers):
-            break  # The same number of devices with more tiers is never chosen.
+            break  # On equally many devices, more tiers are never preferred.
         trial = judge(at[order], replicas, goal, speed)
         (lost if trial.failed else held).append(trial)
         least = least if trial.failed else min(least, taken)
@@ -197,13 +209,17 @@ def search(question: Question) -> Found:
 
 
 def _preference(trial: Trial) -> tuple[int, float, int, Order]:
-    """Preference among equally many devices: fewest tiers, then the largest margin."""
+    """Sort key among deployments on equally many devices, the best first: fewest tiers, then the
+    largest margin to the latency bounds.
+    """
     candidate = trial.candidate
     return len(candidate.tiers), trial.worst, trial.devices, candidate.order()
 
 
 def judge(candidate: Candidate, replicas: int, goal: Goal, speed: Speed) -> Trial:
-    """Simulate one replica with its share of the arrivals, at the pessimistic end of the band."""
+    """Simulate one replica with its share of the arrivals and the slowest step times of the error
+    band, and compare the result with the goal.
+    """
     outcome = simulate(candidate, replicas, goal, speed.band.high * speed.factor)
     failed, worst = "", 0.0
     for slo in goal.slo:
@@ -217,7 +233,9 @@ def judge(candidate: Candidate, replicas: int, goal: Goal, speed: Speed) -> Tria
 
 
 def simulate(candidate: Candidate, replicas: int, goal: Goal, factor: float) -> Outcome:
-    """Simulate the first of `replicas` replicas, with steps and loads slower by `factor`."""
+    """Simulate the first of `replicas` replicas. `factor` multiplies the times of steps and
+    loads.
+    """
     limits = Limits(
         candidate.sequences,
         candidate.chunk,
@@ -237,7 +255,7 @@ def simulate(candidate: Candidate, replicas: int, goal: Goal, factor: float) -> 
 
 
 def statistic(outcome: Outcome, key: str) -> float:
-    """A statistic in milliseconds, such as `p99_tpot_ms` or `mean_ttft_ms`."""
+    """A statistic of a simulation in milliseconds, such as `p99_tpot_ms` or `mean_ttft_ms`."""
     kind, metric, _ = key.split("_")
     if kind in ("mean", "std"):
         values = [outcome.percentile(metric, share / 200) for share in range(1, 201)]
@@ -247,7 +265,9 @@ def statistic(outcome: Outcome, key: str) -> float:
 
 
 def judged(outcome: Outcome, key: str, speed: Speed) -> float:
-    """A statistic plus the wait outside steps, or without it if that is unknown."""
+    """A statistic in milliseconds as clients see it: plus the part of TTFT outside steps, if that
+    is known.
+    """
     beside = 0.0 if "tpot" in key or "itl" in key else 1e3 * (speed.waiting or 0.0)
     return statistic(outcome, key) + beside
 
@@ -260,7 +280,9 @@ def _slower(model: Steps, factor: float) -> StepTime:
 
 
 def _grows(outcome: Outcome) -> bool:
-    """Whether the last fifth of the requests waits much longer than the first."""
+    """Whether the queue grows without end: some request never ends, or the last fifth of the
+    requests waits much longer than the first fifth.
+    """
     fifth = max(len(outcome.served) // 5, 1)
     if any(math.isinf(each.end) for each in outcome.served):
         return True
@@ -273,7 +295,9 @@ def _grows(outcome: Outcome) -> bool:
 
 
 def _fewest(candidate: Candidate, goal: Goal, speed: Speed, computed: float) -> int:
-    """Minimum number of replicas that can serve the load within the bounds on TPOT."""
+    """Lower bound for the number of replicas that can serve the load within the bounds on TPOT.
+    `computed` is the average number of prompt tokens to compute if prefixes are reused.
+    """
     model, high = candidate.model, speed.band.high * speed.factor
     isl = sum(arrival.isl for arrival in goal.arrivals) / len(goal.arrivals)
     osl = sum(arrival.osl for arrival in goal.arrivals) / len(goal.arrivals)
@@ -291,7 +315,7 @@ def _fewest(candidate: Candidate, goal: Goal, speed: Speed, computed: float) -> 
 
 
 def _batches(most: int) -> Iterator[int]:
-    """Batch sizes from 1 to `most`, in steps of 25%."""
+    """Batch sizes to try, from 1 to `most`, each about 25% larger than the last."""
     batch = 1
     while batch < most:
         yield batch
@@ -300,7 +324,7 @@ def _batches(most: int) -> Iterator[int]:
 
 
 def candidates(question: Question) -> tuple[list[Candidate], list[tuple[str, str]]]:
-    """Candidates that fit, and cuts that do not, with the reason."""
+    """The candidates that fit, and (partition, reason) for each that does not."""
     found, misfits = [], []
     subject, target, rules = question.subject, question.target, question.rules
     load, goal, speed, kv = question.load, question.goal, question.speed, question.kv
@@ -339,7 +363,9 @@ def candidates(question: Question) -> tuple[list[Candidate], list[tuple[str, str
 def _tiered(
     question: Question, memory: Memory
 ) -> Iterator[tuple[tuple[Tier, ...], tuple[Store, ...] | None]]:
-    """Sets of tiers to try, if prompts share prefixes and a replica can keep them."""
+    """Sets of tiers to try, each with the replica's share. Only the empty set, if prompts share no
+    prefixes or a replica cannot keep KV.
+    """
     if not question.goal.shares or not keeps(memory):
         yield (), None
         return
@@ -356,7 +382,7 @@ def _generated(subject: Subject, target: Target, rules: Engine) -> Iterator[Cut]
     for tp in range(1, target.count + 1):
         node = target.per_node
         if tp > node and tp % node:
-            continue  # A stage over several hosts must use all of their devices.
+            continue  # A stage that spans hosts must use all devices of each.
         if tp < node and rules.divides and node % tp:
             continue
         for pp in range(1, STAGES + 1):

@@ -1,5 +1,5 @@
-"""Overhead of a server in addition to its replica's steps: the engine loop, the front door and HTTP
-on the same CPUs. Measured with concurrent streams on a `penstock serve` started for this purpose.
+"""Measures the time that a server adds to its replica's steps: engine loop, API server and HTTP run
+on the same CPUs. It starts a `penstock serve` and times concurrent streams.
 """
 
 from __future__ import annotations
@@ -27,34 +27,38 @@ from penstock_lab.bench.target import Address, Target, Wanted, discover
 from penstock_ops.plan.subject import Subject
 
 STREAMS = (1, 8)
-"""Numbers of concurrent streams: few and many."""
+"""Numbers of concurrent streams to measure with: few and many."""
 PROMPT = 16
-"""Tokens in a prompt."""
+"""Tokens in the prompt of each stream."""
 SKIPPED = 24
-"""First tokens of a stream that are ignored, because other prompts are being computed and steps
-after them are slower.
+"""Number of tokens at the start of a stream that are ignored: other prompts are still being
+computed, and the steps after them are slower.
 """
 SPAN = 1.0
-"""Measured seconds of one load, unless the model is too slow for `FEWEST` steps."""
+"""Planned duration of a measurement in seconds. It is longer if the model is too slow for FEWEST
+steps in this time.
+"""
 FEWEST, MOST = 8, 400
-"""Number of measured steps."""
+"""Minimum and maximum number of steps in a measurement."""
 REPEATS = 3
-"""Loads for each number of streams. They alternate, and the median is used."""
+"""Number of measurements for each number of streams. Few and many streams alternate, and the median
+is used.
+"""
 BACKEND = "openai"
 PATIENCE = 1800.0
-"""Timeout in seconds for the server's start, and for a byte of an answer."""
+"""Timeout in seconds for the server's start, and for the next byte of an answer."""
 
 Expected = Callable[[float, float], float]
-"""Seconds of the replica's step, by number of decodes and tokens that each sees."""
+"""Function (number of decodes, tokens of context of each) -> seconds of the replica's step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """Seconds that a server adds to a step with decodes."""
+    """Seconds that a server adds to a step with decodes: `step`, and `row` for each decode."""
 
     step: float
     row: float
-    """Additional seconds for each decode."""
+    """Seconds for each decode in the step."""
 
     def seconds(self, decodes: float) -> float:
         return self.step + decodes * self.row if decodes else 0.0
@@ -64,8 +68,8 @@ NOTHING = Extra(0.0, 0.0)
 
 
 def measure_extra(subject: Subject, expected: Expected, said: Callable[[str], None]) -> Extra:
-    """Serve the model and time streams. PenstockError if the server does not start, or fails a
-    request.
+    """Serve the model and time concurrent streams. PenstockError if the server does not start, or
+    if a request fails.
     """
     said("starting a server")
     with tempfile.TemporaryDirectory(prefix="penstock-plan-") as logs:
@@ -82,9 +86,10 @@ def measure_extra(subject: Subject, expected: Expected, said: Callable[[str], No
 
 
 def extra(expected: Expected, load: Callable[[int, int], Sequence[Outcome]], longest: int) -> Extra:
-    """Overhead from loads of (streams, tokens each), with at most `longest` tokens: the excess of
-    their steps over `expected`, as a part for each step and a part for each decode. Loads in which
-    the streams never all decode at once are ignored.
+    """Compute the overhead from measurements. `load` sends (streams, output tokens of each), at
+    most `longest` tokens. The overhead is the time of a step beyond `expected`, divided into a part
+    for each step and a part for each decode. Measurements in which the streams never all decode at
+    once are ignored.
     """
     found: list[list[float]] = [[] for _ in STREAMS]
     for _ in range(REPEATS):
@@ -101,8 +106,8 @@ def extra(expected: Expected, load: Callable[[int, int], Sequence[Outcome]], lon
 
 
 def step_seconds(outcomes: Sequence[Outcome]) -> float | None:
-    """Seconds of a step while all streams decode, without their first tokens. None if a stream
-    ended before the others had begun, as with short streams of a tiny model on a busy machine.
+    """Seconds of a step while all streams decode, after their first SKIPPED tokens. None if a
+    stream ended before the others had begun, as may happen with a tiny model on a busy machine.
     """
     settled = max(outcome.events[SKIPPED] for outcome in outcomes)
     first = min(outcomes, key=lambda outcome: outcome.events[-1])
@@ -128,7 +133,8 @@ def _streams(target: Target, streams: int, tokens: int) -> Sequence[Outcome]:
 
 
 def _server(subject: Subject, logs: Path) -> ServerUnderTest:
-    # The plan does not use the environment's settings for a server, such as keys.
+    # Remove Penstock's settings, such as API keys, from the server's environment: they are not part
+    # of the plan.
     settings = (*(flag.env for flag in FLAGS), "PENSTOCK_CONFIG")
     command = ["env", *(f"--unset={name}" for name in settings)]
     command += ["{penstock}", "serve", "{model}", "--host", "127.0.0.1", "--port", "{port}"]

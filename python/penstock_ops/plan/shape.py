@@ -1,8 +1,9 @@
-"""Sizes of a decoder from `config.json` alone, for planning only.
+"""Derives the sizes of a decoder from `config.json` alone, for planning only.
 
-Families in `penstock.model` refuse what the decoder cannot compute. Only sizes matter here, so
-models that no backend runs yet can be planned. Keys are interpreted by meaning; the model type is
-used only if no key applies. Keys that would lead to wrong sizes are refused by name.
+The model families in `penstock.model` reject what the decoder cannot compute. Only sizes matter
+here, so models that no backend runs yet can be planned, too. A key is interpreted by its meaning;
+the model type matters only where no key tells. Keys that would lead to wrong sizes are rejected by
+name.
 """
 
 from __future__ import annotations
@@ -61,10 +62,12 @@ _UNSIZED = {
     "sparse_attention_config": "sparse attention with an index of its own",
     "routed_expert_hidden_size": "experts over another width",
 }
-"""Keys of shapes that cannot be sized yet, and their meaning."""
+"""Keys of model shapes that cannot be sized yet, with the meaning of each for the error message."""
 _MIXERS = ("full_attention", "sliding_attention", "chunked_attention", "linear_attention")
 _NAMES = dict.fromkeys(("indexed_attention", "deepseek_sparse_attention"), "full_attention")
-"""Synonyms. An index, which a note mentions, selects from all tokens."""
+"""Synonyms of layer types. With these, an index selects from all tokens, so KV is as for full
+attention. A note to the user mentions the index.
+"""
 _ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act")
 _PLAIN = {
     "apertus",
@@ -79,11 +82,11 @@ _PLAIN = {
     "phi",
     "starcoder2",
 }
-"""Model types whose feed-forwards have no gate, which no key states."""
+"""Model types whose feed-forward layers have no gate, which no key states."""
 _GATED = {"bitnet", "gemma", "gemma2", "gemma3", "gemma3_text", "modernbert-decoder", "vaultgemma"}
-"""Model types whose gated feed-forwards have an activation other than SiLU."""
+"""Model types whose feed-forward layers have a gate, although their activation is not SiLU."""
 _GATING = ("afmoe", "beam", "qwen3_next", "qwen3_5")
-"""Model types whose attention has a gate unless a key states otherwise."""
+"""Beginnings of model types whose attention has an output gate, unless a key states otherwise."""
 _TIED = {
     "cohere",
     "cohere2",
@@ -104,16 +107,22 @@ _TIED = {
     "youtu",
     "zaya",
 }
-"""Model types whose embedding is also the head unless a key states otherwise."""
+"""Model types that use the embedding matrix as the output head, too, unless a key states
+otherwise.
+"""
 _EVERY = {"cohere2": 4, "exaone4": 4, "gemma2": 2, "gemma3": 6, "gemma3_text": 6, "gpt_oss": 2}
-"""By model type, one in this many layers has full attention, unless a key states otherwise."""
+"""For each model type: one in this many layers has full attention and the others a window, unless a
+key states otherwise.
+"""
 _WINDOWED = {"ministral", "mistral", "mixtral", "phi3", "phimoe", "qwen2", "qwen2_moe", "qwen3"}
 _WINDOWED |= {"qwen3_moe", "starcoder2", "mimo", "llava_mistral"}
-"""Model types in which all layers have the window `sliding_window`."""
+"""Model types in which the key `sliding_window` applies to all layers."""
 
 
 def text_part(values: Mapping[str, object]) -> Mapping[str, object]:
-    """The keys of the language model, also in a model with images."""
+    """The keys of the language model, which are nested in the configuration of a model for
+    images.
+    """
     for key in ("text_config", "llm_config", "language_config"):
         nested = values.get(key)
         if isinstance(nested, dict):
@@ -123,8 +132,8 @@ def text_part(values: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def read_shape(config: Fields) -> DecoderSpec:
-    """The sizes; norms, rotations and routers are placeholders. ModelError names a key that is
-    missing, or that requests a shape that cannot be sized.
+    """The sizes as a DecoderSpec, whose norms, rotations and routers are placeholders. ModelError
+    names a key that is missing, or that requests a shape that cannot be sized.
     """
     for key, what in _UNSIZED.items():
         if config.get(key):
@@ -150,7 +159,7 @@ def _kind(config: Fields) -> str:
 
 
 def _given(config: Fields, keys: tuple[str, ...]) -> str:
-    """The first of the keys that has a value, else the first."""
+    """The first of `keys` that has a value in the configuration, else the first of all."""
     return next((key for key in keys if config.get(key)), keys[0])
 
 
@@ -168,7 +177,9 @@ def _mixer(config: Fields, i: int) -> Mixer:
 
 
 def _layer_type(config: Fields, i: int) -> str:
-    """`full_attention`, `sliding_attention`, `chunked_attention` or `linear_attention`."""
+    """The type of layer `i`: `full_attention`, `sliding_attention`, `chunked_attention` or
+    `linear_attention`.
+    """
     listed, pattern = config.get("layer_types"), config.get("hybrid_layer_pattern")
     if isinstance(listed, list) and i < len(listed):
         word = _NAMES.get(str(listed[i]), str(listed[i]))
@@ -178,7 +189,8 @@ def _layer_type(config: Fields, i: int) -> str:
     if isinstance(pattern, list) and i < len(pattern):
         return "sliding_attention" if pattern[i] else "full_attention"
     if config.get("attention_chunk_size") and pattern is None:
-        # Llama 4: layers without rotation, every fourth by default, have full attention.
+        # Llama 4: layers without rotary positions have full attention, by default every fourth
+        # layer.
         rotated = config.get("no_rope_layers")
         if isinstance(rotated, list) and i < len(rotated):
             return "chunked_attention" if rotated[i] else "full_attention"
@@ -191,7 +203,7 @@ def _layer_type(config: Fields, i: int) -> str:
 
 
 def _is_windowed(config: Fields, i: int) -> bool:
-    """Whether a layer has the window, if no list states it."""
+    """Whether layer `i` has the sliding window, if no key lists the layers that have it."""
     kind = _kind(config)
     if not config.get("sliding_window") or not config.flag(
         "use_sliding_window", default=not kind.startswith("qwen")
@@ -243,7 +255,7 @@ def _attention(config: Fields, kind: str) -> Attention:
 
 
 def _has_bias(config: Fields) -> bool:
-    """Qwen2 has biases without a key for them."""
+    """Whether attention has biases. Qwen2 has some, but no key for them."""
     named = config.get("attention_bias")
     return named is True or (named is None and _kind(config) in ("qwen2", "qwen2_moe"))
 
@@ -281,7 +293,8 @@ def _feed_forward(config: Fields, i: int) -> FeedForward:
     key = _given(config, _EXPERTS)
     count = config.integer(key, 1, 1 << 16) if config.get(key) else 0
     if count < 2 or not _is_sparse(config, i):
-        # Llama 4 and MiniMax have a separate key for the width of dense layers.
+        # Llama 4 and MiniMax have a separate key for the width of feed-forward layers without
+        # experts.
         dense = ("intermediate_size_mlp", "dense_intermediate_size", "intermediate_size")
         found = next((key for key in dense if config.get(key)), dense[-1])
         return _mlp(config, config.integer(found, 1, MOST))
@@ -304,7 +317,7 @@ def _mlp(config: Fields, width: int, bias: bool = False) -> Mlp:
 
 
 def _is_plain(config: Fields) -> bool:
-    """Whether feed-forwards have two matrices instead of three."""
+    """Whether a feed-forward layer has no gate: two matrices instead of three."""
     kind, key = _kind(config), _given(config, _ACTIVATIONS)
     if kind in _PLAIN:
         return config.get("mlp_type") != "gated"
@@ -320,7 +333,7 @@ def _is_plain(config: Fields) -> bool:
 
 
 def _shared(config: Fields, width: int) -> Mlp | None:
-    """The shared experts, combined into one."""
+    """The experts that every token uses, combined into one feed-forward layer; None without any."""
     if _kind(config) in ("llama4", "llama4_text"):
         return _mlp(config, width)
     named = _given(config, _SHARED_WIDTHS)
@@ -331,14 +344,14 @@ def _shared(config: Fields, width: int) -> Mlp | None:
 
 
 def _is_sparse(config: Fields, i: int) -> bool:
-    """Whether a layer has experts."""
+    """Whether layer `i` has experts."""
     found = _listed_sparse(config, i)
     if found is not None:
         return found
     plain = config.get("mlp_only_layers")
     if isinstance(plain, list) and i in plain:
         return False
-    # Ernie: layers with experts end at an index.
+    # Ernie: layers after this index have no experts.
     last = config.integer("moe_layer_end_index", -1, 1 << 12, default=-1)
     if 0 <= last < i:
         return False
@@ -354,7 +367,7 @@ def _is_sparse(config: Fields, i: int) -> bool:
 
 
 def _listed_sparse(config: Fields, i: int) -> bool | None:
-    """The same from a list of layers; None without such a list."""
+    """As `_is_sparse`, from a key that lists the layers; None without such a key."""
     words = config.get("mlp_layer_types")
     if isinstance(words, list) and i < len(words):
         if words[i] not in ("dense", "sparse"):

@@ -1,6 +1,7 @@
-"""`penstock model show MODEL`: describes a model and its requirements without loading weights.
+"""`penstock model show MODEL`: describes a model and its memory needs without loading weights.
 
-A directory with only `config.json` is sufficient; a GGUF file is read up to its tensors.
+A directory with only `config.json` is sufficient. Of a GGUF file, only the part before the tensors'
+data is read.
 """
 
 from __future__ import annotations
@@ -64,23 +65,23 @@ def _show(parsed: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The share of one rank."""
+    """The part of the model on one rank."""
 
     rank: int
     what: str
     weights: int
-    """Bytes."""
+    """Bytes of all weights on the rank."""
     parts: dict[str, int]
-    """Bytes by part of the model."""
+    """Bytes of the weights by part of the model."""
     kv: KvSpec
-    """With blocks of one token."""
+    """KV layout with blocks of one token, so that block sizes are bytes for each token."""
     state: int
-    """Bytes of a sequence's state in linear attention."""
+    """Bytes of the state that linear attention keeps for each sequence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Data to show."""
+    """The data that `penstock model show` prints."""
 
     subject: Subject
     whole: Share
@@ -178,7 +179,7 @@ def _kv_lines(share: Share, indent: str = "") -> Iterator[str]:
 
 
 def _kinds(layers: Iterable[Layer]) -> list[tuple[Layer, list[int]]]:
-    """Distinct layers with their indices."""
+    """The different kinds of layers, each with the indices of its layers."""
     found: dict[Layer, list[int]] = {}
     for i, layer in enumerate(layers):
         found.setdefault(layer, []).append(i)
@@ -186,7 +187,9 @@ def _kinds(layers: Iterable[Layer]) -> list[tuple[Layer, list[int]]]:
 
 
 def spans(numbers: Iterable[int]) -> str:
-    """Ascending layer numbers as ranges, such as 0-3, 5, 7-8; at most three ranges."""
+    """Ascending layer numbers as text with ranges, such as `layers 0-3, 5, 7-8`. If there are more
+    than MOST_RANGES ranges, the last ones are left out and the number of layers is added.
+    """
     pairs = enumerate(numbers)
     runs = [list(run) for _, run in itertools.groupby(pairs, lambda pair: pair[1] - pair[0])]
     ends = [(run[0][1], run[-1][1]) for run in runs]
@@ -200,7 +203,9 @@ def spans(numbers: Iterable[int]) -> str:
 
 
 def mixer(form: Mixer, known: bool = True) -> str:
-    """A mixer in words; for an unknown family only its sizes."""
+    """A layer's attention in words. If `known` is false, only sizes are reliable, so only they are
+    shown.
+    """
     if isinstance(form, LatentAttention):
         return (
             f"latent attention of {form.heads} heads, latents of {form.kv_rank} and "
@@ -229,7 +234,7 @@ def mixer(form: Mixer, known: bool = True) -> str:
 
 
 def feed_forward(form: FeedForward, known: bool = True) -> str:
-    """A feed-forward in words; for an unknown family only its sizes."""
+    """A layer's feed-forward part in words; only its sizes if `known` is false."""
     if isinstance(form, Mlp):
         return f"a {form.kind} feed-forward of {form.intermediate:,}, {form.activation}"
     words = (

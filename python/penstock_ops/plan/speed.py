@@ -1,8 +1,9 @@
-"""Roofline model of step time: bytes and operations of each rank, all-reduces, overheads.
+"""Predicts the time of a step by a roofline model: bytes that each rank reads, operations that it
+computes, all-reduces, and fixed times.
 
-A step of `decodes` sequences and `prefill` prompt tokens takes the maximum of read time and compute
-time, plus a constant for each layer, two all-reduces in the stage for each layer, and a constant.
-The last stage also gathers the logits of its ranks.
+A step of `decodes` sequences and `prefill` prompt tokens takes the larger of its read time and its
+compute time, plus fixed seconds and two all-reduces for each layer, plus fixed seconds for the
+step. The last stage also gathers the logits of its ranks.
 """
 
 from __future__ import annotations
@@ -20,64 +21,71 @@ from penstock_ops.plan.hardware import Accelerator
 from penstock_ops.plan.weights import KV_BYTES, WeightTypes
 
 EXCHANGED = 0.75
-"""Bytes of an all-to-all relative to bf16: tokens go to experts in FP8 and return in bf16."""
+"""Bytes of an all-to-all relative to bf16 in both directions: tokens go to experts in FP8 and
+return in bf16.
+"""
 RATES = {"fp8": "fp8", "nvfp4": "fp4", "mxfp4": "fp8", "int8": "int8"}
-"""Number type that computes with weights of a type; by default bf16."""
+"""Number type in which a product with weights of a type is computed; bf16 for types that are not
+listed.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """Efficiency of an engine on accelerators, and its overheads."""
+    """Which shares of an accelerator's rates an engine reaches, and its fixed times."""
 
     memory: float
-    """Reached share of the memory bandwidth."""
+    """Share of the data sheet's memory bandwidth that is reached (0 to 1)."""
     compute: float
-    """Reached share of the operations per second."""
+    """Share of the data sheet's operations per second that is reached (0 to 1)."""
     link: float = 0.5
-    """Reached share of the links' bandwidth in an all-reduce."""
+    """Share of the data sheet's link bandwidth that an all-reduce reaches (0 to 1)."""
     hop: float = 10e-6
-    """Fixed seconds of an all-reduce."""
+    """Fixed seconds of an all-reduce inside a domain of linked devices."""
     across: float = 0.0
-    """Additional seconds for each doubling of the domains that the ranks span."""
+    """Seconds that each doubling of the number of domains adds to an all-reduce."""
     layer: float = 0.0
-    """Fixed seconds of a layer."""
+    """Fixed seconds for each layer."""
     step: float = 0.0
-    """Fixed seconds of a step."""
+    """Fixed seconds for each step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Work of one rank of a stage, the slowest one."""
+    """The work of one rank of a pipeline stage in each step; the first rank stands for all."""
 
     layers: int
     always: float
-    """Bytes of weights that every step reads."""
+    """Bytes of weights that every step reads, whichever experts its tokens choose."""
     experts: float
-    """Bytes of all routed experts."""
+    """Bytes of all experts that a router may choose."""
     each_token: float
-    """Operations on weights for each token."""
+    """Operations with weights for each token."""
     attended: float
-    """Attention operations for each pair of a token and a token that it sees."""
+    """Operations of attention for each pair of a token and a token that it sees."""
     kv: KvSpec
 
 
 class Steps(Protocol):
-    """Step times of a replica."""
+    """How long the steps of a replica take; implemented by a model and by measurements."""
 
     def seconds(
         self, decodes: float, context: float, prefill: float = 0.0, pairs: float = 0.0
     ) -> float:
-        """Seconds of a step with `decodes` decodes that see `context` tokens each, `prefill` prompt
-        tokens, and `pairs` pairs of a prompt token and a token before its chunk.
+        """Seconds of a step with `decodes` decodes, each of which sees `context` tokens, and
+        `prefill` prompt tokens. `pairs` is the number of pairs of one of these prompt tokens and an
+        earlier token outside the step's chunk.
         """
 
     def settling(self, decodes: float, since: float) -> float:
-        """Additional seconds of a decode step, `since` steps after one with prompt tokens."""
+        """Additional seconds of a step with `decodes` decodes that comes `since` steps after one
+        with prompt tokens.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class StepModel:
-    """Step times of one replica in seconds."""
+    """Predicted step times of one replica on accelerators."""
 
     spec: DecoderSpec
     cut: Cut
@@ -85,13 +93,13 @@ class StepModel:
     stages: tuple[Stage, ...]
     constants: Constants
     flops: float
-    """Operations per second of the device for the weights' type."""
+    """Operations per second of the device by its data sheet, for the weights' number type."""
     missed: float
-    """Share of the experts that a token does not choose; 1 without experts."""
+    """Share of the experts that a single token does not choose; 1 without experts."""
     copies: int
-    """Number of experts that a token chooses."""
+    """Number of experts that each token chooses."""
     group: Group = field(init=False)
-    """Ranks of a stage."""
+    """The ranks of a stage, for the time of their collective operations."""
 
     def __post_init__(self) -> None:
         c = self.constants
@@ -101,7 +109,9 @@ class StepModel:
     def stage(
         self, stage: Stage, decodes: float, context: float, prefill: float, pairs: float = 0.0
     ) -> float:
-        """Seconds of one stage of a step. `context` is the average number of tokens seen."""
+        """Seconds of one stage in a step. `context` is the average number of tokens that a decode
+        sees.
+        """
         read = self.bytes_read(stage, decodes, context, prefill)
         work = self.operations(stage, decodes, context, prefill, pairs)
         longest = max(
@@ -115,27 +125,29 @@ class StepModel:
     def bytes_read(
         self, stage: Stage, decodes: float, context: float, prefill: float = 0.0
     ) -> float:
-        """Weight and KV bytes that a rank of the stage reads in a step."""
+        """Bytes of weights and KV that a rank of the stage reads in a step."""
         read = stage.always + stage.experts * self._distinct(decodes + prefill)
         return read + decodes / self.cut.shares * seen_bytes(stage.kv, context)
 
     def operations(
         self, stage: Stage, decodes: float, context: float, prefill: float = 0.0, pairs: float = 0.0
     ) -> float:
-        """Operations of a rank of the stage in a step."""
+        """Number of operations that a rank of the stage computes in a step."""
         shared = self.cut.shares
         decodes, prefill = decodes / shared, prefill / shared
         work = (decodes + prefill) * stage.each_token + decodes * context * stage.attended
         return work + (prefill * prefill / 2 + pairs / shared) * stage.attended
 
     def settling(self, decodes: float, since: float) -> float:
-        """Always 0: weights of models for accelerators do not stay in caches."""
+        """Always 0: the weights of models for accelerators are too large to stay in caches."""
         return 0.0
 
     def seconds(
         self, decodes: float, context: float, prefill: float = 0.0, pairs: float = 0.0
     ) -> float:
-        """Seconds of a step until its tokens are available. Stages share its sequences evenly."""
+        """Seconds of a step until its tokens are available. The stages work at the same time, each
+        on an equal share of the sequences.
+        """
         pp = self.cut.pp
         each = [
             self.stage(stage, decodes / pp, context, prefill / pp, pairs / pp)
@@ -147,33 +159,43 @@ class StepModel:
         return max(through, pp * max(each)) + self.constants.step
 
     def tpot(self, clients: int, isl: int, osl: int) -> float:
-        """Seconds between tokens in a closed loop of `clients` clients."""
+        """Seconds between two tokens of a sequence, if `clients` clients each send a new request
+        when their last one has ended.
+        """
         context = isl + osl / 2
         return self.seconds(clients, context) + clients * self.prefill(isl) / osl
 
     def prefill(self, tokens: float) -> float:
-        """Seconds that a prompt adds to its steps, without a step's own overheads."""
+        """Seconds that a prompt of `tokens` tokens adds to the steps that compute it, without the
+        fixed times of a step.
+        """
         return self.seconds(0, 0, tokens) - self.seconds(0, 0, 0)
 
     def _distinct(self, tokens: float) -> float:
-        """Expected share of the experts chosen by `tokens` tokens, with uniform random choices."""
+        """Expected share of the experts that at least one of `tokens` tokens chooses, if tokens
+        choose uniformly at random.
+        """
         return 1.0 - math.pow(self.missed, tokens)
 
     def all_reduce(self, tokens: float) -> float:
-        """An all-reduce of hidden states; half of an exchange with data-parallel attention."""
+        """Seconds of an all-reduce of the hidden states of `tokens` tokens. With data-parallel
+        attention: half of the exchange of tokens with experts.
+        """
         size = tokens * self.spec.hidden * 2
         if self.cut.by_requests:
             return self.group.exchange(size * self.copies * EXCHANGED)
         return self.group.all_reduce(size)
 
     def gather(self, decodes: float) -> float:
-        """An all-gather of the logits, if ranks have parts of the vocabulary."""
+        """Seconds to gather the logits of `decodes` tokens, if each rank has a part of the
+        vocabulary; else 0.
+        """
         if self.cut.tp == 1 or self.cut.by_requests:
             return 0.0
         return self.group.all_gather(decodes * self.spec.vocab * 2)
 
     def _hop(self, tokens: float) -> float:
-        """Transfer of hidden states to the next stage."""
+        """Seconds to send the hidden states of `tokens` tokens to the next stage."""
         across = self.cut.size > self.device.linked
         link = (self.device.network if across else self.device.link) * self.constants.link
         return self.constants.hop + tokens * self.spec.hidden * 2 / max(link, 1.0)
@@ -187,7 +209,7 @@ def step_model(
     constants: Constants,
     kv: str = "bf16",
 ) -> StepModel:
-    """The step model of a replica."""
+    """The step time model of a replica with this partition on this device."""
     shares = Shares(spec, cut)
     stages = tuple(
         _stage(spec, shares[stage * cut.tp], weights, KV_BYTES[kv]) for stage in range(cut.pp)
@@ -201,7 +223,7 @@ def step_model(
 
 
 def seen_bytes(kv: KvSpec, context: float) -> float:
-    """KV bytes that a sequence of `context` tokens reads in a step."""
+    """Bytes of KV that a decode with `context` tokens reads in a step."""
     return sum(
         min(context, group.window or context) * group.block_bytes / kv.block_size
         for group in kv.groups
@@ -230,7 +252,9 @@ def _stage(spec: DecoderSpec, share: Share, weights: WeightTypes, number_bytes: 
 
 
 def _work(matrix: Matrix) -> float:
-    """Operations for each token: a multiplication and an addition for each weight it uses."""
+    """Operations with a matrix for each token: one multiplication and one addition for each weight
+    that the token uses.
+    """
     if matrix.part == "vectors":
         return 0.0
     copies = matrix.copies if matrix.active is None else matrix.active
@@ -238,7 +262,9 @@ def _work(matrix: Matrix) -> float:
 
 
 def _attended(spec: DecoderSpec, share: Share) -> float:
-    """Operations for each pair of tokens, in the layers with full attention."""
+    """Operations of attention for each pair of tokens on one rank, in the layers with full
+    attention.
+    """
     total = 0.0
     for i in share.layers:
         mixer = spec.layers[i].mixer

@@ -1,10 +1,10 @@
-"""Planned time until a replica serves: image, weights, start-up.
+"""Plans the time until a new replica serves: pulling the image, loading the weights, start-up.
 
-The time for the weights depends on the kind of volume, which only a deployment determines, so there
-is a row for each kind. Probes allow twice the planned time, so even half of a rate suffices. This
-includes the rate of a single rank's loader that Run:ai measured in October 2024 (0.31 GB/s; several
-ranks read concurrently). If the target is known, `--storage-rate`, `--image-size` and `--pull-rate`
-replace these values.
+The time to load weights depends on the kind of volume, which only a deployment determines, so the
+plan has a row for each kind. Probes allow twice the planned time, so it is enough if a volume
+reaches half of its planned rate. This covers the rate of a single rank's loader that Run:ai
+measured in October 2024 (0.31 GB/s; several ranks read concurrently). If the target is known,
+`--storage-rate`, `--image-size` and `--pull-rate` replace these values.
 """
 
 from __future__ import annotations
@@ -28,19 +28,21 @@ STORAGE: Mapping[str, tuple[float, str]] = {
     HOST_PATH: (0.5, "one rank's default loader took 15 GB in 48 s from either of two disks"),
     IMAGE: (0.5, "as from a disk of the node, which keeps what it pulled"),
 }
-"""GB per second that a node reads from each kind of volume, with the reason."""
+"""For each kind of volume: the GB per second that a node reads from it, and the reason."""
 PULL = (0.05, "a layer is unpacked by one thread; 12 GB took 2 to 8 minutes (zmalik.dev, 2026)")
-"""GB per second from a registry to an unpacked image, with the reason."""
+"""GB per second at which a node downloads and unpacks an image, and the reason."""
 TORCH_IMAGE = 12e9
-"""Bytes of an image with torch and CUDA."""
+"""Bytes of an engine's image with torch and CUDA."""
 SMALL_IMAGE = 0.2e9
-"""Bytes of Penstock's own image without them: Debian, Python, the wheel."""
+"""Bytes of Penstock's own image without torch and CUDA: Debian, Python, the wheel."""
 TORCH_STARTUP = (180, "imports, warm-up, graphs; graphs alone took 115 s in source 002's log")
 SMALL_STARTUP = (10, "imports, tokenizer, memory; ready in 2 to 3 s on a node of two cores")
-"""Start-up seconds besides the weights, with the reason."""
+"""Seconds of start-up besides loading the weights, for engines with and without torch, each with
+the reason.
+"""
 LEAST, MOST = 60, 7200
-"""Bounds of a planned load in seconds. A busy node delays even a small model. A load of two hours
-is stuck rather than slow, and needs a faster volume.
+"""Minimum and maximum planned seconds of a load. A busy node delays even a small model. A load of
+two hours is stuck rather than slow, and needs a faster volume.
 """
 GIVEN = "as given"
 SIZE = Bytes(1, 1 << 50)
@@ -48,13 +50,13 @@ SIZE = Bytes(1, 1 << 50)
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Known rates of the target; None for the defaults above."""
+    """Rates and sizes of the target as the user knows them; None for the defaults above."""
 
     storage: float | None = None
-    """GB per second that a node reads from the weights' volume."""
+    """GB per second that a node reads from the volume with the weights."""
     pull: float | None = None
     image: int | None = None
-    """Bytes of the engine's image."""
+    """Bytes of the engine's compressed image."""
 
 
 def add_rates(group: argparse._ArgumentGroup) -> None:
@@ -72,7 +74,7 @@ def add_rates(group: argparse._ArgumentGroup) -> None:
 
 
 def rates_of(parsed: argparse.Namespace) -> Rates:
-    """Rates given by flags. InvalidValueError for an invalid rate or size."""
+    """The rates and sizes given by flags. InvalidValueError if one is invalid."""
     image = parsed.image_size
     try:
         size = SIZE.parse(image) if image is not None else None
@@ -98,7 +100,9 @@ def _rate(flag: str, text: str | None) -> float | None:
 def start(
     memory: Memory, subject: Subject, target: Target, engine: str, rates: Rates
 ) -> dict[str, Any]:
-    """Seconds and formula of each part; for the weights, by kind of volume."""
+    """Seconds and formula for pulling the image, and for loading the weights from each kind of
+    volume.
+    """
     torch = engine != "penstock" or not target.accelerator.is_cpu
     read, held = bytes_read(memory, subject, target, engine)
     pull, why = (rates.pull, GIVEN) if rates.pull else PULL
@@ -130,8 +134,9 @@ def start(
 
 
 def storage(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Volume rate for checks before serving. Below `needed`, the startup probe kills a server that
-    is still loading. For a claim; other kinds have their rate in `start`.
+    """The rate of a claim's volume that a check before serving measures. Below `needed`, the
+    startup probe would kill a server that is still loading. The rates of other kinds of volumes are
+    in `start`.
     """
     row = found["weights"][CLAIM]
     return {
@@ -146,13 +151,13 @@ def bounded(seconds: float, least: int = LEAST) -> int:
 
 
 def checkpoint(subject: Subject) -> float:
-    """Bytes of all weights, as stored."""
+    """Bytes of all weights in the checkpoint's number types."""
     return float(subject.file_bytes or subject.weights.bytes(whole(subject.spec)))
 
 
 def bytes_read(memory: Memory, subject: Subject, target: Target, engine: str) -> tuple[float, str]:
-    """Bytes that the busiest node reads, with the reason. vLLM and SGLang read every tensor and
-    keep part of it; Penstock reads only the parts of its ranks.
+    """Bytes of weights that the node with the most reads, and text that explains them. vLLM and
+    SGLang read every tensor and keep a part of it; Penstock reads only the parts of its ranks.
     """
     stored = checkpoint(subject)
     whole_text = f"{stored / 1e9:.2f} GB of weights"
@@ -167,7 +172,7 @@ def bytes_read(memory: Memory, subject: Subject, target: Target, engine: str) ->
 
 
 def start_lines(found: Mapping[str, Any]) -> list[str]:
-    """The formulas, for `--explain`."""
+    """Lines with the formulas of `start`, for `--explain`."""
     image, weights = found["image"], found["weights"]
     lines = ["until a replica serves:", _line("image pulled", image)]
     return lines + [_line(f"loaded, {kind.replace('_', ' ')}", weights[kind]) for kind in STORAGE]

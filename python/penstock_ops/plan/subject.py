@@ -1,6 +1,6 @@
-"""Model to plan for: sizes from its metadata, and whether it can run here.
+"""Reads the model to plan for: its sizes from its metadata, and whether a backend here can run it.
 
-The source is `config.json`, its directory, a Hugging Face directory, or a GGUF file.
+The model is given by a `config.json`, a directory in Hugging Face's format, or a GGUF file.
 """
 
 from __future__ import annotations
@@ -32,10 +32,12 @@ from penstock_ops.plan.weights import PARTS, WeightTypes, settings, stored, unif
 INDEX = "model.safetensors.index.json"
 HEADER_BYTES = 1 << 28
 DRAFTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
-"""Keys of multi-token prediction layers, by publisher."""
+"""Keys for the number of multi-token prediction layers; publishers use different ones."""
 FORMS = {"Q4_0": "s4", "Q4_1": "w4", "Q4_K": "w4", "MXFP4": "mx4"}
 FLOATS = ("F32", "F16", "BF16")
-"""Packed format of a GGUF tensor in the native decoder, by type: floats become bf16, others w8."""
+"""Types of GGUF tensors with plain floats, which the native decoder packs as bf16. FORMS has its
+packed format for quantised types; one that FORMS does not list is packed as w8.
+"""
 TENSORS: tuple[tuple[str, Part], ...] = (
     ("token_embd", "embedding"),
     ("ffn_gate_inp", "router"),
@@ -45,32 +47,37 @@ TENSORS: tuple[tuple[str, Part], ...] = (
     ("attn_", "attention"),
     ("output.weight", "head"),
 )
-"""Part of a GGUF matrix: the first entry that occurs in its name."""
+"""(text, part of the model): a GGUF matrix belongs to the part of the first entry whose text occurs
+in its name.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A model to plan for."""
+    """The model to plan for."""
 
     name: str
     digest: str
-    """SHA-256 of config.json, or of a GGUF file's header as read: 64 hexadecimal digits."""
+    """SHA-256 in hexadecimal of config.json, or of a GGUF file's list of tensors."""
     spec: DecoderSpec
     weights: WeightTypes
     file_bytes: int | None
-    """Bytes of all tensors in the checkpoint; None without weights or their index."""
+    """Bytes of all tensors in the checkpoint; None if it has neither weights nor an index
+    of them.
+    """
     refused: str
-    """Why no backend of this version runs it; empty if one does."""
+    """Text why no backend of this Penstock version can run the model; empty if one can."""
     notes: tuple[str, ...] = ()
-    """Parts that the sizes leave out."""
+    """Notes for the user, for example about parts of the model that the sizes leave out."""
     kv: str = ""
-    """KV type that the checkpoint requests; empty for none."""
+    """Number type that the checkpoint requests for KV; empty if it requests none."""
     path: Path | None = None
-    """Location of the weights, if there are any."""
+    """File or directory with the weights; None without weights."""
 
 
 def read_subject(name: str, weights: str | None = None) -> Subject:
-    """The model at a path or behind an alias. `weights` is the requested type.
+    """The model at a path or behind an alias. `weights` is the number type that the user requests
+    for weights.
 
     Raises PenstockError if it is not a model, and for shapes that cannot be sized.
     """
@@ -104,7 +111,9 @@ def _read_config(file: Path, weights: str | None) -> Subject:
 
 
 def _spec(file: Path, raw: Mapping[str, object], config: Fields) -> tuple[DecoderSpec, str]:
-    """The spec from the family that maps it, else the shape and the reason."""
+    """The model's DecoderSpec, and text why no backend can run it. Without a model family that
+    supports it, the spec has only sizes.
+    """
     listed = raw.get("architectures")
     name = str(listed[0]) if isinstance(listed, list) and listed else ""
     if BASES.get(name, name) not in HF_ARCHITECTURES:
@@ -117,7 +126,7 @@ def _spec(file: Path, raw: Mapping[str, object], config: Fields) -> tuple[Decode
 
 
 def _shared(spec: DecoderSpec) -> DecoderSpec:
-    """The spec with equal layers as one object, which `counted` processes once."""
+    """The spec with equal layers as one object, so that `counted` processes them only once."""
     seen: dict[Layer, Layer] = {}
     return replace(spec, layers=tuple(seen.setdefault(layer, layer) for layer in spec.layers))
 
@@ -136,7 +145,9 @@ def _notes(raw: Mapping[str, object], config: Fields) -> list[str]:
 
 
 def _by_keys(config: Fields) -> list[str]:
-    """Notes on sizes that no family of the decoder determined."""
+    """A note if the sizes come from keys alone and no test compares this model type with a
+    published size.
+    """
     kind = str(config.get("model_type") or "")
     if kind in COMPARED:
         return []
@@ -154,7 +165,7 @@ def _safetensors_bytes(directory: Path) -> int | None:
 
 
 def _header_bytes(file: Path) -> int:
-    """Bytes of the tensors, from the header alone."""
+    """Bytes of all tensors in a safetensors file, from its header alone."""
     with file.open("rb") as opened:
         size = int.from_bytes(opened.read(8), "little")
         if size > HEADER_BYTES:
@@ -172,7 +183,7 @@ def _header_bytes(file: Path) -> int:
 
 
 def _read_gguf(name: str, path: Path) -> Subject:
-    """A GGUF file. ModelError for an architecture without a family."""
+    """The model in a GGUF file. ModelError for an architecture without a model family."""
     info = load_model(path)
     rows = cast("Sequence[TensorRow]", native_reader(str(path))["tensors"])
     return Subject(
@@ -187,7 +198,9 @@ def _read_gguf(name: str, path: Path) -> Subject:
 
 
 def _gguf_types(rows: Sequence[TensorRow]) -> WeightTypes:
-    """Average bytes of a weight in each part, as packed by the native decoder."""
+    """Number types of the parts of a GGUF model as the native decoder packs them: average bytes of
+    a weight in each part.
+    """
     numbers, size, kinds = Counter[Part](), Counter[Part](), Counter[str]()
     for name, kind, shape in rows:
         part = next((part for mark, part in TENSORS if mark in name), None)

@@ -1,4 +1,6 @@
-"""Tables of a model's memory: what fits, its breakdown, and the remaining room for sequences."""
+"""Tables about a model's memory: the devices it needs, what takes the memory, and how many
+sequences fit.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,16 @@ from penstock_ops.plan.subject import Subject
 from penstock_ops.plan.weights import uniform
 
 KEPT = 10 * GIB
-"""Bytes kept free on each device in the table of what fits."""
+"""Bytes that the table of needed devices leaves free on each device, for the engine."""
 MOST_DEVICES = 64
 
 
 def fit_table(
     subject: Subject, device: Accelerator, tokens: int, weights: Sequence[str], kv: Sequence[str]
 ) -> list[str]:
-    """Fewest devices that hold a sequence of `tokens` tokens, by the cuts allowed."""
+    """Table with the fewest devices that hold the model and one sequence of `tokens` tokens, for
+    each number type of weights and KV, and for different rules about partitions.
+    """
     rows = []
     for name in weights:
         held = subject.weights if name == subject.weights.name else uniform(name)
@@ -42,7 +46,9 @@ def fit_table(
 def fewest(
     subject: Subject, device: Accelerator, tokens: int, kv: str, kind: str
 ) -> tuple[int, Memory] | None:
-    """The fewest devices and their memory. `kind`: `divides`, `tp` or `any`."""
+    """The fewest devices that suffice, and their memory; None if MOST_DEVICES do not. `kind`
+    restricts partitions: `divides` (one stage, heads divide evenly), `tp` (one stage) or `any`.
+    """
     for count in range(1, MOST_DEVICES + 1):
         best: Memory | None = None
         for cut in _cuts(subject.spec, count, kind):
@@ -61,7 +67,8 @@ def fewest(
 
 def _cuts(spec: DecoderSpec, count: int, kind: str) -> Iterator[Cut]:
     if kind == "divides":
-        # As in vLLM and SGLang, on a single host of any size: query heads and KV heads must divide.
+        # One stage on a single host of any size. As in vLLM and SGLang, query heads and KV heads
+        # must divide evenly.
         if not ENGINES["vllm"].refuses(spec, Cut(count, 1), count):
             yield Cut(count, 1)
         return
@@ -96,7 +103,9 @@ def _why(found: tuple[int, Memory] | None, tokens: int) -> str:
 
 
 def memory_table(memory: Memory, explain: bool) -> list[str]:
-    """Bytes of every rank; with `explain`, the formulas of the fullest one."""
+    """Table with the memory of each rank; with `explain`, also the formulas of the rank with the
+    least room.
+    """
     names = list(dict.fromkeys(line.name for rank in memory.ranks for line in rank.engine))
     rows = []
     for ranks in _alike(memory):
@@ -118,7 +127,9 @@ def memory_table(memory: Memory, explain: bool) -> list[str]:
 
 
 def concurrency_table(memories: Sequence[tuple[str, Memory]], limit: int) -> list[str]:
-    """Number of concurrent sequences by context, for each KV type."""
+    """Table with the number of concurrent sequences that fit, by context length, for each
+    KV type.
+    """
     contexts = [1 << at for at in range(11, 31) if 1 << at < limit] + [limit]
     rows = [
         [f"{tokens:,}", *(f"{memory.concurrency(tokens):,}" for _, memory in memories)]
@@ -128,7 +139,7 @@ def concurrency_table(memories: Sequence[tuple[str, Memory]], limit: int) -> lis
 
 
 def _alike(memory: Memory) -> list[list[RankMemory]]:
-    """Ranks grouped by equal sizes."""
+    """Lists of ranks with equal memory."""
     groups: dict[tuple[int, float], list[RankMemory]] = {}
     for rank in memory.ranks:
         groups.setdefault((rank.weights, rank.growth), []).append(rank)

@@ -1,7 +1,8 @@
-"""Minimum performance of the hardware for a plan to hold, for checks before and during serving.
+"""The least performance of the hardware with which a plan holds, for checks before and during
+serving, and the load at which another replica is needed.
 
-`expected` is the value that the plan assumes. Below `needed`, the plan's bound on TPOT is violated:
-the margin between prediction and bound is then used up by this one value.
+`expected` is the value that the plan assumes. Below `needed`, the plan's bound on TPOT is missed:
+this value alone then uses up the margin between the prediction and the bound.
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ from penstock_ops.plan.speed import StepModel
 from penstock_ops.plan.subject import Subject
 
 FIRST_TOKEN_SECONDS = 1.0
-"""Queue time in seconds that is acceptable without a bound on TTFT."""
+"""Acceptable queue time in seconds, if the plan has no bound on TTFT."""
 LEAST_KV, MOST_KV = 0.5, 0.95
-"""Range of the share of KV in use at which another replica is required."""
+"""Minimum and maximum of the threshold for KV use (0 to 1), above which another replica is
+needed.
+"""
 
 
 def thresholds(
     trial: Trial, subject: Subject, target: Target, goal: Goal, speed: Speed
 ) -> dict[str, Any]:
-    """For each check: needed, expected, unit and formula."""
+    """For each check by name: the needed and the expected value, and the formula."""
     candidate = trial.candidate
     found = _load(trial, goal)
     if isinstance(candidate.model, StepModel):
@@ -67,7 +70,9 @@ def _step(
 
 
 def _load(trial: Trial, goal: Goal) -> dict[str, Any]:
-    """Load of a replica from which another one is needed. `needed` is the maximum average."""
+    """Thresholds for the load of a replica. If the average is above `needed`, another replica is
+    needed.
+    """
     rate = goal.rate / trial.replicas
     bounds = [slo.limit / 1e3 for slo in goal.slo if "ttft" in slo.key]
     seconds = min(bounds, default=FIRST_TOKEN_SECONDS)
@@ -90,13 +95,15 @@ def _load(trial: Trial, goal: Goal) -> dict[str, Any]:
 
 
 def _seen(trial: Trial, goal: Goal) -> float:
-    """Average number of tokens in a replica's KV while it decodes."""
+    """Average number of tokens in a replica's KV memory while it decodes."""
     batch, context = operating_point(trial, goal)
     return batch * context
 
 
 def operating_point(trial: Trial, goal: Goal) -> tuple[float, float]:
-    """Average number of sequences decoding at once, if any, and of tokens that each sees."""
+    """(average number of sequences that decode at once, but at least 1; average number of tokens
+    that each sees) in the simulation.
+    """
     outcome = trial.outcome
     decoding = sum(each.end - each.first for each in outcome.served)
     seen = sum(arrival.isl + arrival.osl / 2 for arrival in goal.arrivals) / len(goal.arrivals)
@@ -104,7 +111,7 @@ def operating_point(trial: Trial, goal: Goal) -> tuple[float, float]:
 
 
 def _slack(trial: Trial, goal: Goal) -> float:
-    """Minimum ratio of bound to predicted TPOT; 2 without a bound."""
+    """Smallest ratio of a TPOT bound to its predicted value, but at least 1; 2 without a bound."""
     bounds = [slo for slo in goal.slo if "tpot" in slo.key]
     ratios = [slo.limit / max(statistic(trial.outcome, slo.key), 1e-9) for slo in bounds]
     return max(min(ratios, default=2.0), 1.0)

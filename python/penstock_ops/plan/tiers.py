@@ -1,4 +1,6 @@
-"""KV tiers of a node behind the KV of its devices: capacity and speed for a replica."""
+"""KV tiers of a node (RAM, disk) behind the KV memory of its devices: their capacity and speed for
+one replica.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +19,21 @@ SIZE = Bytes(1, 1 << 60)
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """Memory or disk of a node, shared evenly by its devices."""
+    """RAM or disk of a node that stores KV. The node's devices share it equally."""
 
     kind: str
     size: int
-    """Bytes on a node."""
+    """Bytes of the tier on each node."""
     rate: float | None
-    """GB per second of a node; None: limited by the PCIe bandwidth of each device."""
+    """GB per second that a node reads from the tier; None if only the PCIe bandwidth of the devices
+    limits it.
+    """
 
 
 def parse_tiers(text: str | None) -> tuple[Tier, ...]:
-    """Parse `ram:SIZE[@GB/S],disk:SIZE@GB/S`, in lookup order."""
+    """Parse the value of `--tiers`, `ram:SIZE[@GB/S],disk:SIZE@GB/S`, in the order in which tiers
+    are looked up.
+    """
     tiers = tuple(_parse(text or "", each) for each in (text or "").split(",") if each)
     if len({tier.kind for tier in tiers}) < len(tiers):
         raise InvalidValueError("--tiers", text, "each kind once")
@@ -50,15 +56,16 @@ def _parse(text: str, each: str) -> Tier:
 
 
 def keeps(memory: Memory) -> bool:
-    """Whether a replica's prompts can share KV. States of linear attention are not kept. With
-    data-parallel attention, requests are assigned to ranks regardless of their prompts.
+    """Whether the prompts of a replica can share KV. They cannot with linear attention, whose
+    states are not stored, nor with data-parallel attention, which assigns requests to ranks
+    regardless of their prompts.
     """
     rank = memory.fullest
     return memory.cut.shares == 1 and rank.growth > 0 and not rank.state
 
 
 def store(tier: Tier, memory: Memory, target: Target) -> Store:
-    """A replica's share of a tier. InvalidValueError if its rate is unknown."""
+    """The share of a tier that one replica has. InvalidValueError if its rate is unknown."""
     devices = min(target.per_node, target.count)
     growth = max(rank.growth for rank in memory.ranks)
     rate = tier.rate * 1e9 / devices if tier.rate else target.accelerator.pcie

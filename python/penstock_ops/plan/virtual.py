@@ -1,8 +1,9 @@
-"""Simulates a replica in virtual time: batching like the scheduler's, step times from a model.
+"""Simulates a replica in virtual time. Requests are batched as by Penstock's scheduler, and step
+times come from a model.
 
-Decodes come first, then prompts in chunks within the token budget, oldest first, limited by slots
-and KV. Consecutive decode-only steps between two events (arrivals, ends) are computed at once. A
-test compares it with the real scheduler.
+In a step, decodes come first, then prompts in chunks within the token budget, oldest first. Slots
+and KV limit the number of requests. Consecutive steps that only decode, between two events (an
+arrival or an end), are computed at once. A test compares the results with the real scheduler.
 """
 
 from __future__ import annotations
@@ -17,17 +18,19 @@ from penstock._native import PromptBudget
 from penstock_ops.plan.prefixes import Prefixes
 
 StepTime = Callable[[float, float, float, float], float]
-"""Seconds of a step, by number of decodes, average tokens that each sees, prompt tokens, and pairs
-of a prompt token and a token before its chunk.
+"""Function (number of decodes, average tokens that each sees, prompt tokens, pairs of a prompt
+token and a token before its chunk) -> seconds of the step.
 """
 Settling = Callable[[float, float], float]
-"""Additional seconds of a step, by number of decodes and number of steps since one with prompt
-tokens: weights return to the caches.
+"""Function (number of decodes, number of steps since one with prompt tokens) -> additional seconds
+of the step. They are due to weights that first return to the CPU caches.
 """
 ALIKE = 4
-"""Steps of equal length from which pacing learns. It averages, so more would have little effect."""
+"""At most this many steps of a run of equal ones are reported to the pacing. It averages step
+times, so more would have little effect.
+"""
 NOTICED = 0.01
-"""Share of a step below which this is ignored."""
+"""The additional seconds of a step are ignored if they are less than this share of the step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,27 +39,31 @@ class Arrival:
     isl: int
     osl: int
     names: tuple[int, ...] = ()
-    """Names of the prompt's blocks: equal leading names mean equal prefixes. Empty if unknown."""
+    """Names of the prompt's blocks. Prompts with equal leading names have equal prefixes. Empty if
+    unknown.
+    """
     block: int = 0
-    """Tokens in a block; the last one may be partial."""
+    """Tokens in a block of `names`; the last block may have fewer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of a replica."""
+    """Limits of a simulated replica."""
 
     sequences: int
     chunk: int
-    """Token budget of a step."""
+    """Maximum number of tokens in a step."""
     kv_tokens: int
-    """Capacity of its KV in tokens. A request occupies its prompt and output tokens."""
+    """Capacity of the KV memory in tokens. A running request occupies all its input and output
+    tokens.
+    """
     paced: bool = False
-    """Whether prompt tokens beside decodes are paced, as in Penstock's scheduler."""
+    """Whether prompt tokens are limited in steps with decodes, as in Penstock's scheduler."""
 
 
 @dataclass(slots=True)
 class Served:
-    """Times of one request in seconds."""
+    """Times of one request in seconds of virtual time."""
 
     arrived: float
     first: float = math.inf
@@ -74,21 +81,21 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of one replica for a workload."""
+    """Result of a simulated replica for a workload."""
 
     served: tuple[Served, ...]
     seconds: float
-    """From the first arrival to the last token."""
+    """Seconds from the first arrival to the last token."""
     busy: float
-    """Seconds spent in steps."""
+    """Seconds that the replica spent in steps."""
     pooled: int = 0
-    """Prompt tokens found in the KV."""
+    """Number of prompt tokens found in the KV memory."""
     stored: int = 0
-    """Prompt tokens loaded from tiers."""
+    """Number of prompt tokens loaded from tiers."""
 
     def percentile(self, metric: str, share: float) -> float:
-        """Percentile of `ttft`, `tpot` or `e2el` in seconds: the smallest value that at least
-        `share` of the requests do not exceed.
+        """Percentile of `ttft`, `tpot` or `e2el` in seconds: the smallest value that a share of at
+        least `share` (0 to 1) of the requests does not exceed.
         """
         values = sorted(
             each.end - each.arrived if metric == "e2el" else float(getattr(each, metric))
@@ -102,11 +109,13 @@ class _Prompt:
     request: Served
     arrival: Arrival
     left: int
-    """Tokens that are not computed yet."""
+    """Number of prompt tokens that are not computed yet."""
 
 
 class Replica:
-    """Simulated replica. `prefixes` caches prompts; None: every prompt is computed completely."""
+    """A simulated replica. `prefixes` is its prefix cache; None if every prompt is computed
+    completely.
+    """
 
     def __init__(
         self,
@@ -117,24 +126,30 @@ class Replica:
     ) -> None:
         self._step, self._limits, self._prefixes, self._settling = step, limits, prefixes, settling
         self._since = 0
-        """Steps since the last one with prompt tokens."""
+        """Number of steps since the last one with prompt tokens."""
         self._loading: list[tuple[float, int, _Prompt]] = []
-        """Prompts whose prefix is being loaded from a tier: ready time, number, prompt."""
+        """Heap of prompts whose prefix is being loaded from a tier: (time when it is loaded, serial
+        number, prompt).
+        """
         self._loaded = 0.0
-        """End of the last of these loads, which are sequential."""
+        """Time when the last of these loads ends. Loads run one after the other."""
         self._pooled = self._stored = 0
         self._waiting: deque[tuple[Served, Arrival]] = deque()
         self._prompts: deque[_Prompt] = deque()
         self._ends: list[tuple[int, int, Served, int]] = []
-        """Decodes by the step count at which they end: end, number, request, tokens."""
+        """Heap of decoding requests: (count of steps at which it ends, serial number, request,
+        tokens that it occupies).
+        """
         self._held = self._decoded = self._number = 0
         self._context = 0.0
-        """Tokens that all decodes together see."""
+        """Number of tokens that all decodes see, in total."""
         self._now = self._busy = 0.0
         self._pacing = PromptBudget()
 
     def run(self, arrivals: Sequence[Arrival]) -> Outcome:
-        """Simulate all requests to their ends. Requests too large for the KV never end."""
+        """Simulate all requests to their ends. Requests that are too large for the KV memory never
+        end.
+        """
         served = [Served(arrival.at, osl=arrival.osl) for arrival in arrivals]
         coming = deque(zip(served, arrivals, strict=True))
         while coming or self._waiting or self._prompts or self._ends or self._loading:
@@ -156,7 +171,7 @@ class Replica:
         return Outcome(tuple(served), self._now - start, self._busy, self._pooled, self._stored)
 
     def _next(self, coming: Sequence[tuple[Served, Arrival]]) -> float:
-        """Time of the next arrival or end of a load."""
+        """Virtual time of the next arrival or the next end of a load."""
         arrival = coming[0][1].at if coming else math.inf
         return min(arrival, self._loading[0][0] if self._loading else math.inf)
 
@@ -177,8 +192,8 @@ class Replica:
         return len(self._prompts) + len(self._ends) + len(self._loading)
 
     def _reuse(self, prefixes: Prefixes, prompt: _Prompt) -> bool:
-        """Skip cached tokens; returns whether the prompt waits for a load. Prefixes that compute
-        faster are not loaded.
+        """Skip the cached tokens of a prompt; returns whether it waits for a load. A stored prefix
+        is computed instead of loaded if that is faster.
         """
         arrival, room = prompt.arrival, self._limits.kv_tokens - self._held
         found = prefixes.find(arrival.names, arrival.block, arrival.isl, room)
@@ -221,7 +236,7 @@ class Replica:
         self._passed(steps * each, steps, decodes)
 
     def _mixed(self, decodes: int) -> None:
-        """Simulate one step while there are prompts."""
+        """Simulate one step with prompt tokens and `decodes` decodes."""
         average = self._context / decodes if decodes else 0.0
         shares = self._shares(self._budget(decodes))
         seconds = self._seconds(decodes, average, shares)
@@ -234,12 +249,14 @@ class Replica:
             self._begin(self._prompts.popleft())
 
     def _budget(self, decodes: int) -> int:
-        """Prompt tokens in the step. 0 lets pacing measure the cost of the decodes alone."""
+        """Maximum number of prompt tokens in the step. It is 0 now and then, so that pacing can
+        measure the time of the decodes alone.
+        """
         most = max(self._limits.chunk - decodes, 1)
         return self._pacing.tokens(decodes, most) if self._limits.paced else most
 
     def _shares(self, budget: int) -> list[int]:
-        """Tokens of the first prompts, oldest first."""
+        """Number of tokens that the step computes of each prompt, oldest first, within `budget`."""
         shares = []
         for prompt in self._prompts:
             if budget <= 0:
@@ -249,7 +266,7 @@ class Replica:
         return shares
 
     def _seconds(self, decodes: int, average: float, shares: Sequence[int]) -> float:
-        """Seconds of a step with these `shares` of the prompts."""
+        """Seconds of a step that computes these `shares` of the prompts."""
         done = (prompt.arrival.isl - prompt.left for prompt in self._prompts)
         pairs = sum(share * before for share, before in zip(shares, done, strict=False))
         return self._step(decodes, average, sum(shares), pairs)

@@ -1,4 +1,6 @@
-"""Bytes of a weight by part of the model, as stated by a checkpoint or as requested."""
+"""Number types of a model's weights by part of the model, as its checkpoint states or the user
+requests, and their bytes.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,9 @@ BYTES = {
     "nvfp4": 0.5 + 1 / 16,
     "int4": 0.5 + 4 / 32,
 }
-"""Bytes of a weight including its share of the scales. fp8 has one scale for 128 x 128 weights,
-mxfp8 and mxfp4 one byte for 32, nvfp4 one for 16. int8 and int4 are packed as in the native
-decoder, int4 with an additional minimum.
+"""Bytes of one weight of each type, including its share of the scales. fp8 has one scale for 128 x
+128 weights, mxfp8 and mxfp4 one byte for 32, nvfp4 one byte for 16. int8 and int4 are packed as in
+the native decoder, int4 with an additional minimum.
 """
 KV_BYTES = {"bf16": 2, "fp8": 1, "f32": 4}
 PARTS: tuple[Part, ...] = (
@@ -41,28 +43,30 @@ PARTS: tuple[Part, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class WeightTypes:
-    """Types of parts, and exceptions for matrices: keys of `BYTES` or of `other`."""
+    """The number type of each part of a model, and exceptions for single matrices. A type is a key
+    of BYTES or of `other`.
+    """
 
     name: str
-    """Type of most weights."""
+    """Type of most of the weights."""
     parts: Mapping[Part, str]
     other: Mapping[str, float]
-    """Bytes of types that are not in `BYTES`."""
+    """Bytes of one weight, for types that are not in BYTES."""
     exceptions: Mapping[Key, str] = field(default_factory=dict)
-    """Types of matrices that differ from their part."""
+    """Type of each matrix that differs from its part."""
 
     @property
     def by_layer(self) -> bool:
-        """Whether a matrix's layer matters."""
+        """Whether equal matrices of different layers may have different types."""
         return bool(self.exceptions)
 
     def kind(self, matrix: Matrix) -> str:
-        """Type of a matrix's weights."""
+        """The type of a matrix's weights."""
         key = (matrix.layer, matrix.part, matrix.role)
         return self.exceptions.get(key, self.parts[matrix.part])
 
     def size(self, kind: str) -> float:
-        """Bytes of one weight of a type."""
+        """Bytes of one weight of type `kind`."""
         return self.other[kind] if kind in self.other else BYTES[kind]
 
     def bytes(self, matrices: Iterable[Matrix]) -> int:
@@ -70,7 +74,7 @@ class WeightTypes:
 
 
 def uniform(kind: str, others: str = "bf16") -> WeightTypes:
-    """One type for the matrix products of layers; all other parts keep `others`."""
+    """Types with `kind` for the matrix products of layers, and `others` for all other parts."""
     if kind not in BYTES:
         raise InvalidValueError("--weights", kind, f"one of {', '.join(BYTES)}")
     rest = kind if kind in ("f32", "bf16") else others
@@ -78,8 +82,8 @@ def uniform(kind: str, others: str = "bf16") -> WeightTypes:
 
 
 def as_packed(types: WeightTypes) -> WeightTypes:
-    """Types as the native decoder holds them by default: FP8 as 8 bits with a scale for 32 weights,
-    floats as bf16, routers and vectors as f32.
+    """The types that the native decoder uses in memory by default: FP8 becomes 8-bit integers with
+    a scale for 32 weights, floats become bf16, routers and vectors f32.
     """
     held = {"fp8": "int8", "f32": "bf16"}
     parts = {part: held.get(kind, kind) for part, kind in types.parts.items()}
@@ -97,8 +101,8 @@ def as_packed(types: WeightTypes) -> WeightTypes:
 def stored(
     config: Mapping[str, object], quantised: Mapping[str, object], spec: DecoderSpec
 ) -> WeightTypes:
-    """Types from `config.json`, or from `hf_quant_config.json` (`quantised`), which takes
-    precedence. PenstockError names unknown quantisation settings.
+    """The types that a checkpoint states in `config.json`, or in `hf_quant_config.json`
+    (`quantised`), which takes precedence. PenstockError names unknown quantisation settings.
     """
     dtype = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
     plain = uniform("f32" if dtype == "float32" else "bf16")
@@ -125,7 +129,7 @@ def stored(
 
 
 def settings(config: Mapping[str, object], quantised: Mapping[str, object]) -> Mapping[str, object]:
-    """The quantisation settings; empty if there are none."""
+    """The quantisation settings of a checkpoint; empty if it has none."""
     inner = quantised.get("quantization")
     if isinstance(inner, dict):
         return inner

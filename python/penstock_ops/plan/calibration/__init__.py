@@ -1,7 +1,8 @@
-"""Constants of the step model, fitted to measurements, and the error band of predictions.
+"""Fits the constants of the step time model to measurements, and computes the error band of its
+predictions.
 
-The band comes from rows whose model shape was left out of the fit, because a new model is an unseen
-shape, too.
+The band comes from rows (measurements) of models whose shape was left out of the fit, because a new
+model has a shape that the fit has not seen, either.
 """
 
 from __future__ import annotations
@@ -30,16 +31,19 @@ COMPUTE = (0.3, 0.45, 0.6, 0.75, 0.9)
 LAYERS = tuple(1e-6 * at for at in range(0, 151, 2))
 ACROSS = tuple(1e-6 * at for at in range(101))
 STEP = 1e-3
-"""Search grid of the fit. Bandwidth and operations cannot exceed the data sheet. A step's overhead
-is fixed: the models have 60 to 94 layers, too similar to separate it from a layer's overhead.
+"""Fixed seconds of a step. MEMORY, COMPUTE and LAYERS above are the grid that the fit searches;
+shares of bandwidth and operations cannot exceed 1. The fixed time of a step is not fitted: the
+measured models have 60 to 94 layers, too similar to separate it from the time of a layer.
 """
 COVERED = 0.9
-"""Share of left-out rows that the band covers; the promise is 80%."""
+"""Share of the left-out rows that the band covers. Predictions promise only 80%."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A measured time per output token with a closed loop of `concurrency` clients."""
+    """A measurement: the time per output token under `concurrency` clients, each of which sends its
+    next request when the last one has ended.
+    """
 
     model: str
     accelerator: str
@@ -55,14 +59,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Range of the ratio of measured to predicted values in most cases."""
+    """Range that contains the ratio of measured to predicted time in most cases."""
 
     low: float
     high: float
 
 
 Predict = Callable[[Row, Constants], tuple[float, int]]
-"""Seconds per token without overheads, and number of layers."""
+"""Function (row, constants) -> (seconds per token without fixed times, number of layers)."""
 
 
 def read_rows(path: Path = PUBLISHED) -> list[Row]:
@@ -71,7 +75,7 @@ def read_rows(path: Path = PUBLISHED) -> list[Row]:
 
 
 def fit(rows: Sequence[Row], predict: Predict) -> Constants:
-    """The constants with the smallest mean relative error on a fixed grid. Deterministic."""
+    """The constants on the search grid with the smallest mean relative error over `rows`."""
     best, least = Constants(1.0, 1.0), math.inf
     for memory in MEMORY:
         for compute in COMPUTE:
@@ -89,7 +93,7 @@ def fit(rows: Sequence[Row], predict: Predict) -> Constants:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Measured all-reduces of ranks on several hosts, as (bytes, seconds)."""
+    """Measured times of all-reduces over ranks on several hosts, as (bytes, seconds)."""
 
     accelerator: str
     ranks: int
@@ -108,7 +112,7 @@ def read_sums(path: Path = SUMS) -> Sums:
 
 @cache
 def across() -> float:
-    """Seconds added to an all-reduce by each doubling of the hosts, fitted."""
+    """Seconds that each doubling of the number of hosts adds to an all-reduce, fitted to `Sums`."""
     sums = read_sums()
 
     def error(seconds: float) -> float:
@@ -119,7 +123,9 @@ def across() -> float:
 
 
 def left_out(rows: Sequence[Row], predict: Predict) -> list[tuple[Row, float]]:
-    """Ratio of measured to predicted value of each row, fitted to the other shapes."""
+    """Each row with its ratio of measured to predicted time. The prediction uses constants that
+    were fitted to the rows of all other models.
+    """
     found = []
     for shape in dict.fromkeys(row.model for row in rows):
         constants = fit([row for row in rows if row.model != shape], predict)
@@ -132,13 +138,13 @@ def left_out(rows: Sequence[Row], predict: Predict) -> list[tuple[Row, float]]:
 
 
 def seconds(row: Row, constants: Constants, predict: Predict) -> float:
-    """Predicted seconds per token."""
+    """Predicted seconds per output token of a row, with fixed times."""
     base, layers = predict(row, replace(constants, layer=0.0, step=0.0))
     return base + layers * constants.layer + constants.step
 
 
 def predictor(specs: Mapping[str, DecoderSpec]) -> Predict:
-    """A predictor for rows of models with these shapes."""
+    """A predictor for rows of the models in `specs`, by name."""
     models: dict[tuple[str, str, str, int], StepModel] = {}
 
     def predict(row: Row, constants: Constants) -> tuple[float, int]:
@@ -153,13 +159,17 @@ def predictor(specs: Mapping[str, DecoderSpec]) -> Predict:
 
 
 def shipped() -> tuple[Constants, Band, str]:
-    """Constants and band for accelerators, and the data that they were fitted to."""
+    """The constants and band for accelerators that Penstock ships, and the name of the data that
+    they were fitted to.
+    """
     data = yaml.safe_load(SHIPPED.read_text(encoding="utf-8"))
     return Constants(**data["constants"]), Band(**data["band"]), str(data["source"])
 
 
 def band(ratios: Iterable[float]) -> Band:
-    """Band that is symmetric in ratio around 1 and covers the share `COVERED` of the ratios."""
+    """Band around 1 that covers the share COVERED of the ratios. It is symmetric in ratio: from 1/x
+    to x.
+    """
     sizes = sorted(abs(math.log(ratio)) for ratio in ratios)
     at = min(len(sizes) - 1, math.ceil(COVERED * len(sizes)) - 1)
     widest = math.exp(sizes[at]) if sizes else math.inf

@@ -1,4 +1,4 @@
-"""Accelerators and nodes: one YAML file each, with source and date."""
+"""Known accelerators and nodes. Each is a YAML file with the source and date of its numbers."""
 
 from __future__ import annotations
 
@@ -15,35 +15,41 @@ from penstock.core import InvalidValueError, PenstockError
 ROOT = Path(__file__).parent
 GIB = 2**30
 OWN_SHARE = 0.01
-"""Share of an accelerator's memory taken by the driver and a context before an engine starts."""
+"""Share of an accelerator's memory that the driver and a context take before an engine starts."""
 HERE = "here"
 
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """One device, with the rates of its data sheet."""
+    """One device with the numbers of its data sheet. A domain is a group of devices with fast
+    links.
+    """
 
     name: str
     title: str
     memory: int
     bandwidth: float
-    """Bytes per second from its own memory."""
+    """Bytes per second that the device reads from its own memory."""
     flops: Mapping[str, float]
-    """Dense operations per second by number type. A missing type has no hardware unit."""
+    """Operations per second on dense matrices, by number type. A missing type has no hardware
+    support.
+    """
     link: float
-    """Bytes per second to another device in its domain, in one direction."""
+    """Bytes per second to another device in the same domain, in one direction."""
     linked: int
     """Number of devices in a domain."""
     per_node: int
     resource: str
-    """Resource that a pod requests for one device; empty for CPUs."""
+    """Name of the Kubernetes resource that a pod requests for one device; empty for CPUs."""
     network: float
-    """Bytes per second to a device outside its domain, in one direction."""
+    """Bytes per second to a device in another domain, in one direction."""
     verified: bool
     source: str
     is_cpu: bool = False
     pcie: float = 0.0
-    """Bytes per second between its memory and its node's, in one direction; 0 if unknown."""
+    """Bytes per second between the device's memory and the host's, in one direction; 0 if
+    unknown.
+    """
 
     @property
     def usable(self) -> int:
@@ -52,21 +58,25 @@ class Accelerator:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A server or a type of virtual machine."""
+    """A type of server or virtual machine with several accelerators."""
 
     name: str
     title: str
     accelerator: str
     count: int
     fabric_resources: Mapping[str, int]
-    """Fabric resources that a pod with the whole node requests."""
+    """Network resources, such as RDMA adapters, that a pod requests if it uses the whole node:
+    number by name.
+    """
     verified: bool
     source: str
     network: float | None = None
-    """Bytes per second from each device to other nodes; None for the accelerator's default."""
+    """Bytes per second from each device to other nodes; None for the accelerator's own value."""
 
     def devices(self) -> Accelerator:
-        """Its accelerators, linked within the node unless links extend beyond nodes."""
+        """The node's accelerator. Its domain is at most the node, unless links of this accelerator
+        connect several nodes.
+        """
         device = accelerator(self.accelerator)
         inside = device.linked <= device.per_node
         return replace(
@@ -79,44 +89,50 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Hardware to plan for."""
+    """Hardware to plan for: a number of accelerators, alone or in nodes."""
 
     accelerator: Accelerator
     count: int
     node: Node | None = None
     on: str = HERE
-    """Its name and number, as requested."""
+    """The text of `--on`, without the price."""
     price: float | None = None
-    """Hourly price of one device or node, in any currency."""
+    """Price per hour of one device, or of one node; in any currency. None if unknown."""
 
     @property
     def per_node(self) -> int:
         return self.node.count if self.node else self.accelerator.per_node
 
     def taken(self, devices: int) -> int:
-        """Devices that are occupied. More than one node's devices occupy whole nodes."""
+        """Number of devices that a deployment of `devices` devices occupies. If it needs more than
+        one node, it occupies whole nodes.
+        """
         if self.node is None or devices <= self.per_node:
             return devices
         return -(-devices // self.per_node) * self.per_node
 
     def cost(self, devices: int) -> float | None:
-        """Hourly price; None if unknown. Part of a node costs a whole node."""
+        """Price per hour of `devices` devices; None if unknown. A part of a node costs as much as
+        the node.
+        """
         if self.price is None:
             return None
         return self.price * (-(-devices // self.per_node) if self.node else devices)
 
     def within(self, budget: float) -> Target:
-        """The target reduced to an hourly budget; unchanged if prices are unknown."""
+        """The target with only as many devices as `budget` pays for per hour; unchanged if prices
+        are unknown.
+        """
         if self.price is None or math.isinf(budget):
             return self
-        # Round, because 0.3 / 0.1 is less than 3 in floating point.
+        # Round first: in floating point, 0.3 / 0.1 is less than 3.
         units = math.floor(round(budget / self.price, 9))
         each = self.per_node if self.node else 1
         return replace(self, count=min(self.count, units * each))
 
 
 def accelerator(name: str) -> Accelerator:
-    """A described accelerator. InvalidValueError lists the known ones."""
+    """The accelerator with this name. InvalidValueError lists the known names."""
     row = _row("accelerators", name)
     network = row.get("network_gb_per_s")
     return Accelerator(
@@ -156,7 +172,9 @@ def names(kind: str) -> list[str]:
 
 
 def parse_targets(text: str) -> list[Target]:
-    """Comma-separated targets, to choose from by price; several need a price each."""
+    """The targets in the comma-separated list of `--on`. With several, each needs a price, because
+    the cheapest is chosen.
+    """
     found = [parse_target(each) for each in text.split(",")]
     if len(found) > 1 and any(target.price is None for target in found):
         raise InvalidValueError("--on", text, "TYPE:N@PRICE, a price for each of several targets")
@@ -164,7 +182,7 @@ def parse_targets(text: str) -> list[Target]:
 
 
 def parse_target(text: str) -> Target:
-    """`ACCELERATOR[:COUNT][@PRICE]` or `NODE[:NODES][@PRICE]`."""
+    """The target in a text `ACCELERATOR[:COUNT][@PRICE]` or `NODE[:NODES][@PRICE]`."""
     on, _, price = text.partition("@")
     name, _, number = on.partition(":")
     if number and not (number.isdecimal() and int(number)):
