@@ -3,12 +3,13 @@
     python benchmarks/client_agreement.py [--repeats 2] [--requests 150] [--rate 3]
         [--peers ~/.cache/peers]
 
-The engine has the timing of a small model on two cores (profile `default`), and counts tokens with
-the tokenizer that both clients use. Every run has a fresh engine, so no client finds prefixes
-cached by the other. There is a closed loop with 8 concurrent requests, and an open loop with
-Poisson arrivals. Penstock draws lengths and arrivals. vLLM measures twice: with the same lengths
-and arrivals as a timed trace, which removes chance from the comparison, and with its own draw,
-which shows how much of a P99 is chance at this number of requests.
+The simulated engine (`penstock sim`) has the timing of a small model on two cores (profile
+`default`), and counts tokens with the tokenizer that both clients use. Every run has a fresh
+engine, so no client finds prefixes that the other has cached. There is a closed loop with 8
+concurrent requests, and an open loop with Poisson arrivals. Penstock draws lengths and arrivals.
+vLLM measures twice: with the same lengths and arrivals as a timed trace, which removes chance from
+the comparison, and with its own draw, which shows how much of a P99 is chance at this number of
+requests.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ PROSE = (
 
 @dataclass(slots=True)
 class Found:
-    """Results by load and client, in order of repeats."""
+    """Results by (load, client), in order of repeats, and the command of each client."""
 
     runs: dict[tuple[str, str], list[Result]] = field(default_factory=dict)
     commands: dict[str, str] = field(default_factory=dict)
@@ -81,7 +82,7 @@ class Bench:
         self.found = Found()
 
     def repeat(self, repeat: int) -> None:
-        """Run all loads once."""
+        """Run all loads once, with both clients."""
         for name, load in self._loads.items():
             seeded = replace(load, seed=repeat)
             drawn = self._serve(PENSTOCK, f"{name}, {SAME}", seeded)
@@ -131,12 +132,12 @@ class Bench:
 
 
 def ratio(penstock: float, vllm: float) -> float:
-    """The ratio; 1 if both are 0."""
+    """Penstock's value relative to vLLM's; 1 if both are 0."""
     return penstock / vllm if vllm else (1.0 if penstock == vllm else float("inf"))
 
 
 def ratios(found: Found, load: str) -> dict[str, tuple[float, float, float]]:
-    """Penstock's median, vLLM's median, and their ratio, by statistic."""
+    """(Penstock's median, vLLM's median, their ratio) for each statistic of a load."""
     pairs = {}
     for key in STATISTICS:
         ours, theirs = (facts.middle(found.runs[load, client], key) for client in (PENSTOCK, VLLM))
@@ -145,7 +146,7 @@ def ratios(found: Found, load: str) -> dict[str, tuple[float, float, float]]:
 
 
 def beyond(pairs: Mapping[str, tuple[float, float, float]]) -> list[str]:
-    """Statistics whose ratio exceeds the bar."""
+    """The statistics whose ratio differs from 1 by more than BAR."""
     return [key for key, (_ours, _theirs, share) in pairs.items() if not abs(share - 1) <= BAR]
 
 

@@ -29,12 +29,14 @@ from penstock_lab.bench.report.charts import Axis, Plot, Point, Series
 
 STEP_MS = 5.0
 ANSWER = 200
-"""Tokens in an answer, so that a stream lasts one second."""
+"""Tokens in an answer: at 5 ms for each, a stream lasts one second."""
 ARRIVALS_S = 4.0
 PATIENCE_S = 180.0
 KEEPS_UP = 0.97
 GIVES_UP = 0.5
-"""Minimum share of the due events that a client must receive to be tested at a higher rate."""
+"""If a client receives less than this share of the events that are due, it is not tested at higher
+rates.
+"""
 TRUTH = {
     "median_itl_ms": STEP_MS,
     "p99_itl_ms": STEP_MS,
@@ -60,23 +62,25 @@ PROFILE: Mapping[str, object] = {
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One client at one rate. `received` is in events per second over the client's own duration."""
+    """One measurement of one client at one rate. `received` is events per second over the client's
+    own duration.
+    """
 
     client: str
     rate: int
     repeat: int
     received: float
     due: float
-    """Events per second over the same time without delay."""
+    """Events per second over the same time, if the client added no delay."""
     share: float
-    """Share of one core while events flow."""
+    """Share of one core (0 to 1) that the client used while events flowed."""
     cpu_per_million: float
-    """CPU seconds for a million events, while they flow."""
+    """CPU seconds of the client for each million events, while events flowed."""
     whole_cpu: float
-    """CPU seconds of the whole process, including start-up."""
+    """CPU seconds of the client's process in total, including start-up."""
     engine_share: float
     slipped_s: float
-    """Lateness of the engine itself in seconds."""
+    """How late the simulated engine itself was, in seconds."""
     foreign: float
     failed: int
     statistics: Mapping[str, float]
@@ -87,7 +91,9 @@ class Run:
 
 
 def load_of(rate: int, seed: int) -> clients.Load:
-    """The load for an event rate: rate x step open streams, each of which lasts ANSWER steps."""
+    """The load that gives `rate` events per second: `rate` times the step time streams are open at
+    once, and each lasts ANSWER steps.
+    """
     per_second = rate / ANSWER
     return clients.Load(16, ANSWER, round(per_second * ARRIVALS_S), seed, rate=per_second)
 
@@ -101,7 +107,9 @@ def due_rate(load: clients.Load) -> float:
 def schedule(
     names: Sequence[str], rates: Sequence[int], repeats: int
 ) -> Iterator[tuple[int, int, str]]:
-    """(repeat, rate, client): all clients of a rate in sequence, in a new order in each repeat."""
+    """(repeat, rate, client) in the order of the runs: all clients at one rate in sequence, in a
+    different order in each repeat.
+    """
     for repeat in range(repeats):
         turned = [names[(index + repeat) % len(names)] for index in range(len(names))]
         for rate in sorted(rates):
@@ -148,7 +156,7 @@ def run_of(client: str, rate: int, repeat: int, load: clients.Load, finished: Fi
 
 
 def by_point(runs: Sequence[Run]) -> dict[tuple[int, str], list[Run]]:
-    """Runs by rate and client: rates ascending, clients in list order."""
+    """Runs by (rate, client): rates ascending, clients in the order of `clients.NAMES`."""
     points: dict[tuple[int, str], list[Run]] = {}
     for run in sorted(runs, key=lambda run: (run.rate, clients.NAMES.index(run.client))):
         points.setdefault((run.rate, run.client), []).append(run)

@@ -48,7 +48,7 @@ IDLE_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A load, and the duration of an engine step."""
+    """A load, the duration of each engine step, and the number of replicas."""
 
     title: str
     load: clients.Load
@@ -79,7 +79,7 @@ WORKLOADS = {
 
 
 def profile(step_ms: float) -> Mapping[str, object]:
-    """A modelled engine whose steps always take the same time."""
+    """The profile of a simulated engine whose steps always take `step_ms` milliseconds."""
     return {
         "max_num_seqs": 8192,
         "max_num_batched_tokens": 1 << 20,
@@ -100,7 +100,9 @@ def profile(step_ms: float) -> Mapping[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One load through one gateway. Times are in milliseconds; `pss_mib` is measured at the end."""
+    """One load through one gateway. Times are in milliseconds; `pss_mib` is the gateway's memory at
+    the end.
+    """
 
     gateway: str
     workload: str
@@ -110,18 +112,20 @@ class Run:
     requests_per_s: float
     cpu_ms: float
     idle_cpu_ms_per_s: float
-    """CPU for each second without requests."""
+    """CPU milliseconds that the gateway uses in each second without requests."""
     median_ttft_ms: float
     p99_ttft_ms: float
     p99_itl_ms: float
     p99_late_ms: float
-    """Send lateness of the load generator in an open loop."""
+    """P99 of the time by which the load generator sent requests late, in an open loop."""
     pss_mib: float
     foreign: float
 
 
 def cpu_seconds(tree: ProcessTree | None) -> float:
-    """CPU seconds of all threads, in nanoseconds; the tree's own count is in ticks of 10 ms."""
+    """CPU seconds of all threads of a process tree, from the kernel's counts in nanoseconds.
+    `ProcessTree.cpu_seconds` has only ticks of 10 ms.
+    """
     nanoseconds = 0
     for pid in tree.pids() if tree else ():
         for thread in Path(f"/proc/{pid}/task").glob("*/schedstat"):
@@ -131,7 +135,7 @@ def cpu_seconds(tree: ProcessTree | None) -> float:
 
 
 def idle_cpu(tree: ProcessTree | None) -> float:
-    """CPU seconds for each second without requests."""
+    """CPU seconds that the gateway uses in each second without requests."""
     if tree is None:
         return 0.0
     begun, before = time.monotonic(), cpu_seconds(tree)
@@ -190,7 +194,7 @@ class Bench:
         with TemporaryDirectory(prefix="gateways-") as name:
             results, log = Path(name), Path(name) / "client.log"
             place = clients.Place(url, self._gguf, self._peers, self._peers)
-            # sglang-router does not list its replicas' models.
+            # Name the model, because sglang-router does not list the models of its replicas.
             words = clients.command("penstock", load, place, results)
             words += ["--model", clients.MODEL]
             self.commands.setdefault("load", facts.shown(words))
@@ -303,7 +307,9 @@ def lines(runs: Sequence[Run], known: Mapping[str, Any], commands: Mapping[str, 
 
 
 def chart(runs: Sequence[Run]) -> list[Plot]:
-    """CPU of a request by prompt length, from the closed loops with 8 output tokens."""
+    """Chart with the CPU time of a request by prompt length, from the closed loops with 8 output
+    tokens.
+    """
     lengths = {
         key: WORKLOADS[key].load.input_len
         for key in ("short", "4k", "100k")

@@ -37,7 +37,7 @@ VOCAB = 49000
 OUTPUT = 4
 START_S = 300.0
 SETTLE_S = 3.0
-"""Pause for stores that continue after the answer."""
+"""Pause in seconds after an answer, in which the server finishes its stores to the tier."""
 QUIET_WAIT_S, MAX_FOREIGN = 60.0, 0.05
 OTHERS = 3
 LMCACHE_L1_GB = {"ram": "4", "disk": "0.5"}
@@ -104,7 +104,7 @@ def main() -> None:
 def measure(
     each: ServerUnderTest, parsed: argparse.Namespace, peers: Path
 ) -> dict[str, list[float]]:
-    """Milliseconds to the first token, by part."""
+    """Times to first token in milliseconds, by part of the measurement (PARTS)."""
     with tempfile.TemporaryDirectory(dir=parsed.directory) as name:
         scratch = Path(name)
         start = penstock if each.system == "penstock" else lmcache
@@ -228,7 +228,9 @@ def lmcache(
 
 
 def fio(directory: Path) -> dict[str, float]:
-    """Bytes per second of reads of 2 MiB, bypassing the page cache and from it."""
+    """Bytes per second at which fio reads files of 2 MiB blocks: bypassing the page cache, and from
+    it.
+    """
     found = {}
     with tempfile.TemporaryDirectory(dir=directory) as name:
         for title, words in (

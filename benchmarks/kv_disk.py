@@ -67,8 +67,8 @@ def main() -> None:
 
 
 def fio(directory: Path, words: list[str]) -> float:
-    """GB/s of reading files of the same size in one call each, with as many jobs as the tier has
-    threads.
+    """GB per second at which fio reads files as large as the tier's, one call for each, with as
+    many jobs as the tier has threads.
     """
     with tempfile.TemporaryDirectory(dir=directory) as name:
         command = [
@@ -100,7 +100,7 @@ def lines(
 ) -> list[str]:
     medians = {name: statistics.median(values) for name, values in rates.items()}
     ratio = medians["cold auto"] / medians["fio cold"]
-    # Checksum seconds for each second of reading.
+    # Seconds spent on checksums for each second of reading.
     cold = medians["cold auto"] / medians["cached checksum"]
     cached = 1 - medians["cached auto"] / medians["cached plain buffered"]
     rows = [

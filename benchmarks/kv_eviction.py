@@ -43,20 +43,24 @@ CAPACITIES = (
     15_000_000,
 )
 US_PER_TOKEN, US_PER_CONTEXT_KTOKEN = 242.9, 97.461
-"""Prefill cost of SmolLM2-135M on two cores (benchmarks/profiles/smollm2-2-cores.json), which a
-cached block saves.
+"""Cost of prefill of SmolLM2-135M on two cores, which a cached block saves
+(benchmarks/profiles/smollm2-2-cores.json): microseconds for each token, and for each token and
+thousand tokens of context before it.
 """
 DOCUMENTS, DOCUMENT_BLOCKS, ROUNDS, LOOP_BLOCK = 100, 20, 20, 32
 LOOPS = (0.5, 0.75, 0.95)
-"""Capacity as a share of the loop."""
+"""Capacities of the tier to test, relative to the size of the loop of documents."""
 RULES = {"LRU": "lru", "Penstock": "auto"}
 CHAT_BLOCK, CHATS, TURNS, TENANTS, SYSTEM_BLOCKS, MOST_TOKENS = 128, 60, 6, 64, 8, 8192
-"""Conversations open at once, mean number of turns, tenants (with Pareto popularity), blocks in
-each tenant's system prompt, and tokens after which a conversation restarts.
+"""The workload of conversations: tokens in a block, conversations open at once, mean number of
+turns, tenants (with Pareto popularity), blocks in each tenant's system prompt, and tokens after
+which a conversation restarts.
 """
 CHAT_CAPACITIES = tuple(blocks * CHAT_BLOCK for blocks in (500, 1000, 2000, 4000, 8000))
 READ_EVERY, READ_DOCUMENTS, READ_BLOCKS = 4, 150, 40
-"""A document of the loop is read once in this many turns."""
+"""The workload of documents: one is read after this many turns of conversations; number of
+documents in the loop; blocks in each document.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +68,11 @@ class Workload:
     name: str
     block_tokens: int
     requests: tuple[tuple[bytes, ...], ...]
-    """Names of the blocks in each prompt."""
+    """For each request, the names of the blocks in its prompt."""
     tokens: tuple[int, ...]
-    """Tokens of each prompt; its last block may be partial."""
+    """For each request, the number of tokens in its prompt. The last block of a prompt may be
+    partial.
+    """
 
     @property
     def blocks(self) -> int:
@@ -75,23 +81,23 @@ class Workload:
 
 @dataclass(slots=True)
 class Saved:
-    """Cache hits of one workload."""
+    """Cache hits of one workload with one eviction rule and capacity."""
 
     workload: str
     rule: str
     slots: int
-    """0 for unlimited."""
+    """Capacity of the tier in blocks; 0 if it is unlimited."""
     tokens_of_tier: int
     blocks: int = 0
     tokens: int = 0
     prefill_us: float = 0.0
     lookup_ns: float = 0.0
-    """Nanoseconds for one block, including the call from Python."""
+    """Nanoseconds of a lookup for each block, including the call from Python."""
     admit_ns: float = 0.0
     evictions: int = 0
     refused: int = 0
     shares: dict[str, float] = field(default_factory=dict)
-    """Shares of all blocks, tokens and prefill time of the workload."""
+    """Cached shares (0 to 1) of the workload's blocks, tokens and prefill time."""
 
 
 def name(block: object) -> bytes:
@@ -99,7 +105,9 @@ def name(block: object) -> bytes:
 
 
 def cost_us(at: int, block_tokens: int) -> float:
-    """Microseconds to compute block `at` of a prompt. Attention grows with the context."""
+    """Microseconds to compute the block with index `at` of a prompt. Attention makes later blocks
+    slower.
+    """
     context = (at + 0.5) * block_tokens / 1000
     return block_tokens * (US_PER_TOKEN + US_PER_CONTEXT_KTOKEN * context)
 
@@ -113,8 +121,8 @@ def from_trace(path: Path) -> Workload:
 
 
 def conversations(path: Path, documents: bool) -> Workload:
-    """Turns of many conversations, each with context and output length from one row of a length
-    trace. With `documents`, a job reads these in a loop at the same time.
+    """A workload of turns in many conversations. Context and output length of each turn come from a
+    row of a length trace. With `documents`, a job reads documents in a loop at the same time.
     """
     rng = random.Random(1)
     with path.open() as file:
@@ -157,7 +165,9 @@ def loop() -> Workload:
 
 
 def serve(index: TierIndex, request: Sequence[bytes]) -> tuple[int, int, int]:
-    """Number of blocks found, and nanoseconds of the lookup and of storing the rest."""
+    """Look up a request in the tier and store its other blocks. Returns the number of blocks found,
+    and the nanoseconds of the lookup and of storing.
+    """
     began = time.perf_counter_ns()
     found = len(index.lookup(request))
     looked = time.perf_counter_ns()
@@ -191,7 +201,7 @@ def replay(workload: Workload, rule: str, slots: int) -> Saved:
 
 
 def endless(workload: Workload) -> Saved:
-    """Infinite cache: plain Python without an index."""
+    """Hits of an infinite cache, counted in plain Python without the tier's index."""
     seen: set[bytes] = set()
     costs = all_costs(workload)
     saved = Saved(workload.name, "infinite", 0, 0)
@@ -220,7 +230,9 @@ def shares(workload: Workload, saved: Iterable[Saved]) -> Iterator[Saved]:
 
 
 def measure(workload: Workload, capacities: Iterable[int]) -> list[Saved]:
-    """Savings by capacity and rule."""
+    """Cache hits of a workload for each capacity and eviction rule, after those of an infinite
+    cache.
+    """
     found = [endless(workload)]
     for capacity in capacities:
         for rule in RULES:

@@ -44,11 +44,11 @@ SHAPES = {
     "dense": Shape(12, 1024, 8, 2, 4096, vocabulary=32768),
     "experts": Shape(8, 512, 8, 2, 256, 96, 4, vocabulary=16384),
 }
-"""0.5 GB in 135 tensors, and 0.7 GB in 2,379."""
+"""Shapes of checkpoints to write: 0.5 GB in 135 tensors, and 0.7 GB in 2,379."""
 
 
 def write(directory: Path, shape: Shape) -> None:
-    """Write a checkpoint. Tensors of a layer are in name order, as in published files."""
+    """Write a checkpoint. Tensors are in the order of their names, as in published files."""
     directory.mkdir(parents=True)
     (directory / "config.json").write_text(json.dumps(shape.config(4096)))
     header, at, chance = {}, 0, Random(1)
@@ -57,7 +57,7 @@ def write(directory: Path, shape: Shape) -> None:
         header[name] = {"dtype": "BF16", "shape": size, "data_offsets": [at, end]}
         at = end
     written = json.dumps(header).encode()
-    # Numbers of about 0.01 with random sign and fraction.
+    # Weights of about 0.01, with random sign and fraction.
     some = b"".join(
         struct.pack("<H", chance.getrandbits(1) << 15 | 0x3C00 | chance.getrandbits(8))
         for _ in range(1 << 19)
@@ -90,7 +90,9 @@ def read(files: Sequence[Path]) -> float:
 
 
 def load(model: Path, device: str) -> dict[str, float]:
-    """Wall seconds, and CPU seconds of user and system, for a load in this process."""
+    """Load the model in this process; returns the wall seconds, and the CPU seconds in user and
+    system mode.
+    """
     from penstock.config import Raw, resolve
     from penstock.engine.startup import read_model
 
@@ -118,7 +120,9 @@ def load(model: Path, device: str) -> dict[str, float]:
 
 
 def fill_ring(model: Path, info: ModelInfo) -> None:
-    """Read all weights into the buffers of a ring, and request their copies."""
+    """Read all weights into the buffers of a ring as for a GPU, and request copies that move almost
+    no data.
+    """
     import torch
 
     from penstock.backends.torch.load.checkpoint import Checkpoint
@@ -132,7 +136,7 @@ def fill_ring(model: Path, info: ModelInfo) -> None:
             return torch.empty(size, dtype=torch.uint8)
 
         def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
-            # As many calls as a real copy.
+            # Copy one element only, so that there are as many calls as in a real load.
             target[:1].copy_(source[:1], non_blocking=True)
 
         def mark(self) -> Nowhere:
@@ -145,7 +149,7 @@ def fill_ring(model: Path, info: ModelInfo) -> None:
 
     class Unchecked(Source):
         def check_finite(self) -> None:
-            """Nothing to check, since nothing was copied."""
+            """Does nothing: no weights were copied that could be checked."""
 
     with Uploads(Ring(Nowhere(), torch.device("cpu"))) as uploads:
         source = Unchecked(Checkpoint(model), torch.bfloat16, uploads)
@@ -168,7 +172,9 @@ def shown(seconds: Sequence[float]) -> str:
 def compared(
     model: Path, devices: Sequence[str], trees: dict[str, Path], repeats: int
 ) -> dict[str, list[dict[str, float]]]:
-    """Runs by table row, alternating."""
+    """The results of all loads, by row of the table. Rows alternate, so that disturbances affect
+    all of them.
+    """
     files = files_of(model)
     prepare: dict[str, Callable[[], object]] = {
         "the disk": lambda: evict(files),

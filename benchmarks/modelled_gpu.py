@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.backends.toy import Counted, CountingBackend
 
 DECODE_MS = ((1, 1.31), (8, 1.65), (32, 2.75), (64, 4.04), (128, 6.54), (256, 11.8))
-"""Number of decodes and milliseconds, with 1,024 tokens of context each."""
+"""(number of decodes, milliseconds of a step), with 1,024 tokens of context for each decode."""
 LAUNCHES_MS, PROMPT_TOKEN_MS = 11.0, 0.003
 LOADS = {
     "W2": "--random-input-len 256 --random-output-len 128 --max-concurrency 8 --num-prompts 192",
@@ -70,8 +70,8 @@ def step_ms(lengths: Sequence[int]) -> float:
 
 
 class ModelledGpu(CountingBackend):
-    """Answers each token with the next number. A step takes its modelled time; with `timed`, the
-    result reports it.
+    """A backend that answers each token with the next number. A step sleeps for its modelled time;
+    with `timed`, the result also reports this time.
     """
 
     def __init__(self, config: EngineConfig, info: ModelInfo, *, timed: bool) -> None:
@@ -111,12 +111,14 @@ MODULES = {
     LEARNT: ("modelled.timed", "load_timed"),
     UNBOUNDED: ("modelled.untimed", "load_untimed"),
 }
-"""`--device` accepts a module with a function `load`."""
+"""Generated modules by name of the server: each exports one of the functions above as `load`,
+because `--device` accepts a module with such a function.
+"""
 
 
 @contextmanager
 def served(name: str, modules: Path) -> Iterator[str]:
-    """Start a server and yield its URL; stop it at the end."""
+    """Context with a running server. Yields its URL, and stops the server at the end."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     roots = (str(modules), str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", ""))

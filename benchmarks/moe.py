@@ -43,7 +43,7 @@ SHAPES = {
     "gpt-oss-20b": Shape(24, 2880, 64, 8, 64, 32, 4, 2880, architecture=GPT_OSS),
 }
 CENTRED, TABLED, BYTES = 4.5, 4.25, 8.5
-"""Bits of a weight in the decoder's formats s4, mx4 and w8."""
+"""Bits of a weight in the native decoder's formats s4, mx4 and w8."""
 COLUMNS = (
     "load, tokens/s",
     "Penstock",
@@ -56,7 +56,7 @@ COLUMNS = (
 PREFILL = 2048
 PROMPT = 32
 CONTEXT = 4096
-"""KV tokens of llama.cpp, shared by its sequences."""
+"""Number of tokens in llama.cpp's KV cache, which all its sequences share."""
 BENCH = "llama.cpp/build/bin/llama-batched-bench"
 MIB = 1 << 20
 
@@ -85,7 +85,7 @@ def parse() -> argparse.Namespace:
 
 
 def prompts(count: int, length: int, vocab: int) -> list[dict[str, list[int]]]:
-    """Prompts of random tokens that no earlier call used, so that nothing is cached."""
+    """Prompts of random tokens that no earlier call used, so that no prefix is cached."""
     draw = random.Random(time.time_ns())
     rows = ([draw.randrange(100, vocab) for _ in range(length)] for _ in range(count))
     return [{"prompt_token_ids": row} for row in rows]
@@ -101,7 +101,7 @@ def seconds(llm: LLM, streams: int, length: int, tokens: int, vocab: int) -> flo
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Measurements of each repeat."""
+    """What each repeat measures."""
 
     file: Path
     streams: tuple[int, ...]
@@ -113,23 +113,27 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """Rates in tokens per second."""
+    """Result of one system in one repeat. Rates are in tokens per second."""
 
     ready_s: float
-    """Seconds until the model answered, including reading its file."""
+    """Seconds until the model answered, including the time to read its file."""
     peak_rss: int
-    """Bytes, including the file's pages mapped at the same time."""
+    """Maximum resident bytes, including pages of the file that were mapped at the same time."""
     decode: dict[int, float]
-    """By number of streams."""
+    """Output tokens per second of all streams together, by number of streams."""
     prefill: float
     experts: dict[int, float] = field(default_factory=dict)
-    """Average number of experts that a decode step reads in a layer, by number of streams."""
+    """Average number of experts whose weights a decode step reads in each layer, by number of
+    streams.
+    """
     read_bytes_per_s: float = 0.0
-    """Maximum memory bandwidth measured just before and after, because it varies by the minute."""
+    """Memory bandwidth in bytes per second: the higher value measured just before and just after,
+    because it varies by the minute.
+    """
 
 
 def penstock(load: Load) -> Repeat:
-    """Measure Penstock, in a separate process."""
+    """Measure Penstock. Runs in a separate process."""
     began = time.perf_counter()
     llm = LLM(
         str(load.file),
@@ -155,13 +159,17 @@ def penstock(load: Load) -> Repeat:
 
 
 def experts_read(llm: Any) -> int:
-    """The decoder's own count, which no server reports."""
+    """Total number of experts read, as the native decoder counts them. No server reports this
+    number.
+    """
     read: int = llm._started.executor._backend._decoder.experts_read
     return read
 
 
 def llama_cpp(program: Path, load: Load) -> Repeat:
-    """Measure llama.cpp with all prompt lengths and streams that fit into the context."""
+    """Measure llama.cpp with all prompt lengths and numbers of streams that fit into its
+    context.
+    """
     command = [str(program), "-m", str(load.file), "-c", str(CONTEXT), "--kv-unified"]
     command += ["-npp", f"{PROMPT},{PREFILL}", "-ntg", str(load.tokens)]
     command += ["-npl", ",".join(map(str, load.streams)), "-fa", "on"]
@@ -180,7 +188,9 @@ def llama_cpp(program: Path, load: Load) -> Repeat:
 
 
 def step_bytes(shape: Shape, experts: float, vocab: int) -> float:
-    """Bytes of weights that a decode step reads: `experts` experts in each layer, f32 routers."""
+    """Bytes of weights that a decode step reads if it uses `experts` experts in each layer. Routers
+    are f32.
+    """
     gpt_oss = shape.architecture == GPT_OSS
     dense, expert = (BYTES, TABLED) if gpt_oss else (CENTRED, CENTRED)
     bits = dense * shape.attention() + expert * experts * shape.expert()
@@ -190,16 +200,16 @@ def step_bytes(shape: Shape, experts: float, vocab: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """All repeats of a run."""
+    """The results of all repeats, and the roofline."""
 
     weights: float
     active: float
     read_bytes_per_s: float
     experts: dict[int, float]
-    """Experts that a step reads in a layer, by number of streams."""
+    """Number of experts that a step reads in each layer, by number of streams."""
     roof: dict[int, float]
     repeats: dict[str, list[Repeat]]
-    """By system, in order of execution."""
+    """Repeats by system, in order of execution."""
 
 
 def measure(args: argparse.Namespace, shape: Shape) -> Measured:
@@ -215,7 +225,8 @@ def measure(args: argparse.Namespace, shape: Shape) -> Measured:
     for repeat in range(args.repeats):
         read = memory_bandwidth(args.threads)
         for name, found in repeats.items():
-            # A separate process releases its memory before the next one loads.
+            # In a separate process, so that its memory is free before the next system loads the
+            # model.
             with ProcessPoolExecutor(1, fresh) as alone:
                 if name == "penstock":
                     own = alone.submit(penstock, load).result()

@@ -29,16 +29,16 @@ from penstock_lab.bench.report import drawing
 from penstock_lab.bench.report.charts import Axis, Plot, Point, Series
 
 RUNNING = 16
-"""Requests that the engine runs at once. On two cores, more would not be faster."""
+"""Number of requests that the engine runs at once. With more, two cores would not be faster."""
 INPUT, OUTPUT = 64, 32
 SHARE = 0.9
-"""Share of the capacity that an open loop can sustain."""
+"""Rate of the sustainable open loop, relative to the capacity."""
 KEPT = 1.5
-"""Maximum TPOT of accepted requests relative to the closed loop."""
+"""Maximum TPOT of accepted requests under overload, relative to the closed loop."""
 
 
 def bench(server: Server, result: Path, seed: int, *flags: object) -> dict[str, Any]:
-    """One detailed run of `penstock bench serve`."""
+    """Run `penstock bench serve` once; returns its detailed result."""
     words = ["bench", "serve", "--port", server.port, "--seed", seed, "--disable-tqdm"]
     words += ["--random-input-len", INPUT, "--random-output-len", OUTPUT, "--prompt-ids"]
     words += ["--percentile-metrics", "ttft,tpot,e2el", "--metric-percentiles", "50,99"]
@@ -52,12 +52,14 @@ def bench(server: Server, result: Path, seed: int, *flags: object) -> dict[str, 
 
 
 def sizes(server: Server) -> list[float]:
-    """Resident MiB of the front door and of the engine."""
+    """Resident memory in MiB of the API server and of the engine."""
     return [watching.resident_mib(pid) for pid in server.tree.pids()]
 
 
 def refusals(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Statuses of the requests that were not served, and seconds until the client received them."""
+    """For the requests that were not served: their HTTP statuses, examples of errors, and the
+    seconds until the client got them.
+    """
     detail = result["penstock"]["detail"]
     rows = zip(detail["failure"], detail["sent"], detail["ended"], strict=True)
     after = [ended - sent for failure, sent, ended in rows if failure and sent and ended]
@@ -73,7 +75,7 @@ def refusals(result: Mapping[str, Any]) -> dict[str, Any]:
 def measured(
     wait: float, model: str, given_capacity: float | None, seconds: float, times: float
 ) -> dict[str, Any]:
-    """One server with each load."""
+    """Start a server with this bound on the queue time, and run all loads on it."""
     with TemporaryDirectory(prefix="overload-") as name:
         directory = Path(name)
         words = ["serve", model, f"--max-num-seqs={RUNNING}", f"--max-queue-wait={wait:g}"]
@@ -98,7 +100,7 @@ def measured(
 
 
 def row(wait: float, load: str, found: Mapping[str, Any]) -> list[str]:
-    """One line of the table."""
+    """One row of the table: one server with one load."""
     result = found["loads"][load]
     refused = refusals(result)
     counted = sorted(refused["statuses"].items())
@@ -151,7 +153,7 @@ def lines(
 
 
 def chart(measurements: Mapping[float, Mapping[str, Any]], times: float) -> Plot:
-    """TTFT of accepted requests by send time."""
+    """Chart of the TTFT of accepted requests by send time, under overload."""
     series = []
     for style, (wait, found) in enumerate(measurements.items()):
         result = found["loads"]["overload"]
@@ -198,21 +200,23 @@ def main() -> int:
 
 
 def kept(found: Mapping[str, Any]) -> bool:
-    """Whether accepted requests kept their pace, and all others were refused."""
+    """Whether accepted requests under overload were about as fast as in the closed loop, and all
+    others were rejected with 503 or 429.
+    """
     closed, overload = found["loads"]["closed loop"], found["loads"]["overload"]
     only = set(refusals(overload)["statuses"]) <= {"503", "429"}
     return only and overload["median_tpot_ms"] <= KEPT * closed["median_tpot_ms"]
 
 
 def slim(measurements: Mapping[float, Mapping[str, Any]]) -> dict[str, Any]:
-    """The results without arrays of single requests."""
+    """The measurements without the arrays of single requests."""
 
     def short(result: Mapping[str, Any]) -> dict[str, Any]:
         scalars: Sequence[type] = (int, float, str)
         told = {
             name: value
             for name, value in result.items()
-            # Names of models and tokenizers are local paths.
+            # Omit names of models and tokenizers, because they are local paths.
             if isinstance(value, tuple(scalars)) and not name.endswith("_id")
         }
         return {**told, "refused": refusals(result)}

@@ -61,16 +61,22 @@ CHECKPOINTS = {
     ("Qwen3-32B", "fp8"): "Qwen/Qwen3-32B-FP8",
     ("Qwen3-32B", "bf16"): "Qwen/Qwen3-32B",
 }
-"""Checkpoints described in AIConfigurator's wheel, by model and weights of the measured rows."""
+"""Checkpoints that AIConfigurator's wheel describes, by the model and the weights' number type in
+the measured rows.
+"""
 UNQUANTISED = ("Qwen/Qwen3.5-397B-A17B",)
-"""Described only in bf16; flags request fp8."""
+"""Checkpoints that the wheel describes only in bf16. Flags request fp8 for them."""
 MODE = "HYBRID"
-"""AIConfigurator's recommendation for models newer than its tables."""
+"""AIConfigurator's mode for estimates, which it recommends for models that are newer than its
+tables.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A load to choose a deployment for. Bounds are on P99 here, on the mean in AIConfigurator."""
+    """A load for which both tools choose a deployment. Latency bounds apply to the P99 here, and to
+    the mean in AIConfigurator.
+    """
 
     model: str
     weights: str | None
@@ -100,7 +106,9 @@ FITS = (
     ("openai/gpt-oss-120b", None, 1, 8192),
     ("Qwen/Qwen3-32B", None, 1, 8192),
 )
-"""Model, weights, ranks and context of one sequence on H100, with vLLM."""
+"""Cases to check for fit with vLLM on H100: (model, weights' number type, ranks, context of one
+sequence).
+"""
 
 
 def main() -> None:
@@ -137,7 +145,7 @@ def main() -> None:
 
 
 def ask(questions: list[dict[str, Any]]) -> dict[str, Any]:
-    """Answers of AIConfigurator, in one process."""
+    """Ask AIConfigurator all questions in one process; returns its output."""
     done = subprocess.run(
         [str(PEERS / "aiconfigurator/bin/python"), str(ASK)],
         input=json.dumps(questions),
@@ -202,7 +210,7 @@ def _configs() -> dict[str, dict[str, Any]]:
 
 
 def _subject(model: str, weights: str | None, configs: dict[str, dict[str, Any]]) -> Subject:
-    """The subject, from the keys of its config.json alone."""
+    """The model to plan for, from the keys of its config.json alone."""
     name = model.removesuffix("-FP8")
     directory = Path("build/plan-beside") / name.rpartition("/")[2]
     directory.mkdir(parents=True, exist_ok=True)
@@ -212,7 +220,9 @@ def _subject(model: str, weights: str | None, configs: dict[str, dict[str, Any]]
 
 
 def _predictions(rows: list[Row], answers: list[dict[str, Any]]) -> dict[str, Any]:
-    """TPOT of both beside the measurement. Ours leaves the row's model out of the fit."""
+    """Rows with the TPOT that both tools predict, beside the measured one. Penstock's constants are
+    fitted without the rows of the same model.
+    """
     ratios = dict(fitted(rows)[2])
     band = shipped()[1]
     lines = []
@@ -279,7 +289,7 @@ def _speed() -> Speed:
 
 
 def _choice(choice: Choice, answer: dict[str, Any], configs: dict[str, Any]) -> dict[str, Any]:
-    """Both choices, replayed."""
+    """The deployments that both tools choose for a load, and their simulated latencies."""
     subject = _subject(choice.model, choice.weights, configs)
     row = answer.get("rows", {}).get("agg")
     kv = "fp8" if row and row["kvcache"] == "fp8" else "bf16"
@@ -326,7 +336,9 @@ def _choice(choice: Choice, answer: dict[str, Any], configs: dict[str, Any]) -> 
 
 
 def _theirs(question: Question, row: dict[str, Any]) -> Candidate | None:
-    """AIConfigurator's deployment as a candidate; None if unsupported here or too large."""
+    """AIConfigurator's deployment as a candidate of `penstock plan`; None if the plan does not
+    support it, or if it does not fit.
+    """
     if "tp" not in row or (row["tp"] > 1 and row["dp"] > 1):
         return None
     cut = Cut(row["tp"] * row["dp"], row["pp"], row["moe_ep"] > 1, row["dp"] > 1)
@@ -336,7 +348,9 @@ def _theirs(question: Question, row: dict[str, Any]) -> Candidate | None:
 
 
 def _replayed(candidate: Candidate, replicas: int, goal: Goal, scale: float) -> dict[str, Any]:
-    """P99 with steps at the middle and end of our band, and as AIConfigurator predicts them."""
+    """Simulated P99 latencies, with step times at the middle and at the slow end of Penstock's
+    error band, and scaled by `scale` to AIConfigurator's prediction.
+    """
     ends = {"mid": 1.0, "high": _speed().band.high, "aiconfigurator": scale}
     outcomes = {name: simulate(candidate, replicas, goal, factor) for name, factor in ends.items()}
     return {

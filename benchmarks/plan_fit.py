@@ -2,8 +2,9 @@
 
 python benchmarks/plan_fit.py [--plot predicted.svg]
 
-Each row is also predicted with constants fitted to the other models' rows. That error is printed,
-and determines the band. `tests/plan/test_calibration.py` checks the written file against it.
+Each row (a measurement) is also predicted with constants fitted to the rows of other models. The
+error of these predictions is printed, and determines the error band.
+`tests/plan/test_calibration.py` checks the written file against it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ SHAPES = Path(__file__).parents[1] / "tests/plan/published.jsonl"
 
 
 def shapes() -> dict[str, DecoderSpec]:
-    """Published models by the last component of their names."""
+    """Sizes of published models, by the last component of the model's name."""
     rows = map(json.loads, SHAPES.read_text().splitlines())
     return {
         row["model"].rpartition("/")[2]: read_shape(Fields(Path("config.json"), row["config"]))
@@ -43,14 +44,16 @@ def shapes() -> dict[str, DecoderSpec]:
 
 
 def fitted(rows: Sequence[Row]) -> tuple[Constants, Band, list[tuple[Row, float]]]:
-    """Constants from all rows, the band, and measured over predicted value of each left-out row."""
+    """(constants fitted to all rows, error band, each row with its ratio of measured to predicted
+    value). The band and the ratios come from fits without the row's model.
+    """
     predict = predictor(shapes())
     ratios = left_out(rows, predict)
     return fit(rows, predict), band(ratio for _, ratio in ratios), ratios
 
 
 def document(constants: Constants, found: Band, rows: int) -> dict[str, object]:
-    """Contents of the shipped file."""
+    """The content of the file with constants that Penstock ships."""
     names = ("memory", "compute", "link", "hop", "across", "layer", "step")
     return {
         "source": f"benchmarks/plan_fit.py on the {rows} rows of published.yaml, sums between "
@@ -61,7 +64,7 @@ def document(constants: Constants, found: Band, rows: int) -> dict[str, object]:
 
 
 def plot(path: Path, ratios: Sequence[tuple[Row, float]], found: Band) -> None:
-    """Plot predicted against measured values, with the band in grey."""
+    """Plot measured against predicted values, with the error band in grey."""
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(5.5, 4.5))

@@ -43,10 +43,10 @@ LOADS = (
     (512, 64, 1.5),
     (1024, 128, 0.5),
 )
-"""Tokens of prompts and answers, and requests per second."""
+"""Open loops: (tokens of a prompt, tokens of an answer, requests per second)."""
 KEYS = ("median_tpot_ms", "p99_tpot_ms", "median_ttft_ms", "p99_ttft_ms")
 BOUNDS = {"median_tpot_ms": 0.15, "p99_ttft_ms": 0.30}
-"""Maximum relative error of a prediction."""
+"""Maximum relative error of the prediction of each statistic."""
 
 
 def main() -> None:
@@ -85,12 +85,13 @@ def run(
     scratch: Path,
     url: str,
 ) -> dict[str, Any]:
-    """Predicted and measured milliseconds of one load."""
+    """Predicted and measured statistics of one load, in milliseconds."""
     isl, osl, rate = load
     target, rules = Target(here(), 1), engine("penstock")
     arrivals = tuple(poisson(rate, requests, isl, osl))
     goal = Goal(arrivals, (parse_slo("slo", "p99_ttft_ms:100000"),))
-    # A trace gives both the same arrivals: of forty, the two closest ones determine the P99.
+    # The prediction and the server get the same arrivals from a trace: among forty, the two closest
+    # ones determine the P99.
     trace = scratch / f"trace-{isl}-{osl}-{rate}.jsonl"
     trace.write_text("\n".join(json.dumps(_row(arrival)) for arrival in arrivals))
     workload = {"trace": str(trace), "requests": requests}
@@ -116,7 +117,7 @@ def run(
 
 
 def _row(arrival: Arrival) -> dict[str, float]:
-    """A row in the format of Mooncake's traces."""
+    """An arrival as a row of a trace file in Mooncake's format."""
     return {
         "timestamp": 1e3 * arrival.at,
         "input_length": arrival.isl,
@@ -127,7 +128,9 @@ def _row(arrival: Arrival) -> dict[str, float]:
 def report(
     rows: list[dict[str, Any]], known: Mapping[str, Any], model: str, requests: int
 ) -> list[str]:
-    """Predicted / measured values of each load as Markdown, and whether the two bounds hold."""
+    """Markdown lines with predicted / measured values of each load, and whether both stay within
+    BOUNDS.
+    """
     columns = ("prompt, answer, rate", *KEYS, "TPOT within 15%", "P99 TTFT within 30%")
 
     def cells(row: dict[str, Any]) -> list[str]:

@@ -32,7 +32,7 @@ LOADS = {
     "heavy": (8.0, ("p99_ttft_ms:2000", "p99_tpot_ms:50")),
     "nothing holds": (2.0, ("p99_tpot_ms:5",)),
 }
-"""Requests per second, and bounds."""
+"""(requests per second, latency bounds) by name of the load."""
 
 
 def main() -> None:
@@ -62,7 +62,7 @@ def written(folder: Path) -> Path:
 
 
 def once(directory: Path, name: str, load: str) -> tuple[float, float, Found]:
-    """Wall seconds, CPU seconds, and the result."""
+    """Plan once; returns wall seconds, CPU seconds, and the result of the search."""
     rate, bounds = LOADS[load]
     began, used = time.perf_counter(), time.process_time()
     subject = read_subject(str(directory))

@@ -40,15 +40,16 @@ WINDOWS = {
     "mooncake_conversation": (2000.0, 1000.0, (1.5, 2.0, 2.5)),
     "azure_llm_2023_conv": (0.0, 1200.0, (12.0,)),
 }
-"""Start, duration and speed-up factors of a trace's window. Parameters were tuned on the first
-2,000 seconds of the first trace.
+"""For each trace: start and duration of the replayed window in seconds, and factors by which it is
+played faster. Parameters of the default profile were tuned on the first 2,000 seconds of the first
+trace, so its window begins after them.
 """
 SECONDS = {"bursts": 3600.0}
-"""Duration of a synthetic workload; two minutes for others."""
+"""Duration in seconds of synthetic workloads; those that are not listed last two minutes."""
 MEASURED = Path(__file__).parent / "profiles" / "smollm2-2-cores.json"
-"""Profile of a real engine (sim_calibration.py)."""
+"""Profile of a simulated engine that was fitted to a real one (sim_calibration.py)."""
 SEED = 7
-"""Differs from the seed used for tuning."""
+"""Seed of the workloads. It differs from the seed with which parameters were tuned."""
 SMALL = "tenants, SmolLM2-135M"
 COLUMNS = (
     "profile",
@@ -89,7 +90,9 @@ def workloads(traces: list[Path]) -> dict[str, Workload]:
 
 
 def tenants_of_a_small_model() -> Workload:
-    """14 tenants: shared prefixes of 1,088 tokens, questions of 62, answers of 24; 16 minutes."""
+    """A workload of 14 tenants: each has a shared prefix of 1,088 tokens, with questions of 62 and
+    answers of 24 tokens, for 16 minutes.
+    """
     rng, at, arrivals = random.Random(SEED), 0.0, []
     for number in range(3840):
         at += rng.expovariate(4.0)
@@ -100,7 +103,7 @@ def tenants_of_a_small_model() -> Workload:
 
 
 def measured_fleet() -> Fleet:
-    """Three replicas with one core and 6,400 tokens of KV each."""
+    """Three simulated replicas with one core and 6,400 tokens of KV each."""
     profile = json.loads(MEASURED.read_text())
     profile["num_blocks"] = 200
     profile["timing"]["prompt_us_per_token"] *= 2.0
@@ -132,7 +135,7 @@ def rows(found: list[Summary]) -> list[list[str]]:
 
 
 def chart(results: dict[str, list[Summary]]) -> list[Plot]:
-    """Mean TTFT by the rate of the Mooncake trace."""
+    """Chart of the mean TTFT by the speed at which the Mooncake trace is played."""
     rated = {
         float(name.rpartition(" ")[2]): found
         for name, found in results.items()

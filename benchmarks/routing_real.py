@@ -36,12 +36,16 @@ CPUS = os.sched_getaffinity(0)
 TENANTS = 14
 SYSTEM_WORDS, QUESTION_WORDS, ANSWER_TOKENS = 500, 30, 24
 POOL_MIB = 432
-"""KV memory of all replicas together: about 19,200 tokens."""
+"""KV memory of all replicas together in MiB, which is about 19,200 tokens."""
 REQUESTS, RATE = 240, 4.0
 COLD_S = 12.0
-"""Seconds in which most tenants' prompts arrive for the first time and are computed."""
+"""Seconds at the start of a load in which most tenants' prompts arrive for the first time, so that
+no cache has them.
+"""
 NAME = "bench"
-"""Model name, passed to the load because not every gateway lists its replicas' models."""
+"""Name of the model, which the load generator gets because not every gateway lists the models of
+its replicas.
+"""
 SEED = 11
 PROFILES: Mapping[str, str | None] = {
     "penstock": None,
@@ -100,7 +104,7 @@ class Run:
 
 
 def prompts() -> Iterator[str]:
-    """Prompts of the load: a tenant's words, then a question's words."""
+    """The prompts of the load: each has the words of a tenant, then those of a question."""
     rng = random.Random(SEED)
     words = [a + b for a in ("ba", "ke", "lo", "mi", "nu", "so") for b in ("n", "r", "st", "x")]
     tenants = [" ".join(rng.choices(words, k=SYSTEM_WORDS)) for _ in range(TENANTS)]
@@ -110,7 +114,7 @@ def prompts() -> Iterator[str]:
 
 
 def warm(result: Mapping[str, Any]) -> dict[str, float]:
-    """P99 of TTFT and TPOT without the requests of the first seconds."""
+    """P99 of TTFT and TPOT in milliseconds, without the requests of the first COLD_S seconds."""
     starts = result["start_times"]
     late = [index for index, start in enumerate(starts) if start - min(starts) >= COLD_S]
     ttfts = [result["ttfts"][index] for index in late]
@@ -213,7 +217,7 @@ class Bench:
 
 
 def table(runs: Sequence[Run]) -> list[str]:
-    """One row for each routing with this number of replicas."""
+    """Markdown table with a row for each gateway, over `runs` with the same number of replicas."""
 
     def mid(name: str, key: str) -> float:
         return facts.middle([asdict(run) for run in runs if run.routing == name], key)

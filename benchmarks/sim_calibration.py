@@ -36,7 +36,7 @@ from penstock_lab.bench.progress import progress
 from penstock_lab.bench.target import Wanted
 
 BUDGET = ON_CPUS.tokens
-"""Token budget of a step: the default of both engines."""
+"""Maximum number of tokens in a step, which is the default of both engines."""
 LIMITS = {
     "max_model_len": 8192,
     "max_num_seqs": ON_CPUS.sequences,
@@ -47,11 +47,11 @@ LIMITS = {
 LENGTHS = (16, 64, 128, 256, 400, 512, 1024, 2048, 4096)
 BATCHES = (1, 2, 4, 8, 16, 32)
 LONG = ((1, 2048), (8, 512), (32, 256))
-"""Batches and prompt lengths to measure the cost of attention."""
+"""(batch size, prompt length in tokens) of the loads that measure the cost of attention."""
 SHORT = 32
-"""Prompt length to measure the cost of a decode."""
+"""Prompt length in tokens of the loads that measure the cost of a decode."""
 ALONE = 4
-"""Number of prompts of each length."""
+"""Number of lone prompts of each length."""
 LEFT_OUT = (
     "What the model leaves out, and which way that shows:",
     "",
@@ -89,7 +89,7 @@ TRACE = (
 
 
 class Bench:
-    """Runs loads on a real and on a modelled engine."""
+    """Runs loads on a real engine and on a simulated one."""
 
     def __init__(self, model: str) -> None:
         wanted = Wanted("openai", ENDPOINTS["openai"], None, None, 600.0)
@@ -115,8 +115,8 @@ class Bench:
         return [seconds * 1e6 for seconds in result["ttfts"]]
 
     def decode(self, server: Server, batch: int, prompt: int, seed: int) -> Decode:
-        """Median time of a decode-only step. All requests start at once, and answers have many more
-        tokens than prompts have chunks, so the median ITL is the time of a step that only decodes.
+        """Measure the median time of a step that only decodes. All requests start at once, and
+        answers have many more tokens than prompts have chunks, so the median ITL is this time.
         """
         answer = max(64, 8 * batch * prompt // BUDGET)
         words = (
@@ -127,7 +127,7 @@ class Bench:
 
 
 def calibrate(bench: Bench, server: Server, repeats: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The profile, and the measurements that it was fitted to."""
+    """The profile for the simulated engine, and the measurements to which it was fitted."""
     seeds = iter(range(10_000, 20_000))
     ttfts: dict[int, list[float]] = {prompt: [] for prompt in LENGTHS}
     steps: dict[tuple[int, int], list[Decode]] = {}
@@ -159,7 +159,9 @@ def calibrate(bench: Bench, server: Server, repeats: int) -> tuple[dict[str, Any
 def check(
     bench: Bench, real: Server, modelled: Server, workloads: Mapping[str, str], repeats: int
 ) -> dict[str, dict[str, list[dict[str, float]]]]:
-    """Statistics by workload and engine, one for each repeat. Both engines get the same seeds."""
+    """Run all workloads on both engines, which get the same seeds. Returns statistics by workload
+    and engine, a dict for each repeat.
+    """
     found: dict[str, dict[str, list[dict[str, float]]]] = {}
     for repeat in range(repeats):
         for index, (name, words) in enumerate(workloads.items()):

@@ -35,11 +35,11 @@ SAMPLE_S = 5.0
 WARM_UP = 0.2
 ALLOWED = 0.05
 PAUSE_S = 0.05
-"""Pause after a refusal, so that refusals do not dominate the load."""
+"""Pause in seconds after a rejected request, so that rejections do not make up most of the load."""
 
 
 def request(rng: random.Random) -> dict[str, Any]:
-    """One request of the mix."""
+    """The body of one random request of the mix."""
     words = " ".join(rng.choice(("river", "stone", "light", "house")) for _ in range(200))
     kinds: tuple[dict[str, Any], ...] = (
         {"prompt": "Once upon a time", "max_tokens": 60, "stream": True},
@@ -91,7 +91,9 @@ async def soak(server: Server, clients: int, seconds: float) -> tuple[dict[str, 
 
 
 def growth(sizes: list[float]) -> float:
-    """Median of the last fifth relative to the first fifth after the warm-up, minus 1."""
+    """Relative growth of memory: the median over the last fifth of `sizes`, divided by the median
+    over the first fifth after the warm-up, minus 1.
+    """
     part = max(1, len(sizes) // 5)
     first = sizes[int(len(sizes) * WARM_UP) :][:part]
     return statistics.median(sizes[-part:]) / statistics.median(first) - 1

@@ -41,9 +41,11 @@ def hash_root(identity: bytes, adapter: bytes, salt: bytes) -> bytes:
 
 
 def scheduler_with(running: int, context: int, steps: int) -> Scheduler:
-    """A scheduler with `running` sequences whose prompts are all computed."""
+    """A scheduler with `running` sequences, whose prompts of `context` tokens are already
+    computed.
+    """
     length = context + steps + BLOCK_SIZE
-    # All prompts fit into one step, so that none ends before the last begins.
+    # All prompts fit into one step, so that no sequence ends before the last one begins.
     limits = Limits(running, running * length, length, running, 50_000, frozenset({2}))
     hasher = BlockHasher(BLOCK_SIZE, bytes(32), hash_chain, hash_root)
     kv = KvCache(BLOCK_SIZE, [running * (length // BLOCK_SIZE + 2)], hasher=hasher)

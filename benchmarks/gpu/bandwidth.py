@@ -1,4 +1,4 @@
-"""Memory bandwidth of a GPU: a sum over many words by many programs."""
+"""Measures the memory bandwidth of a GPU: many Triton programs sum many words."""
 
 from __future__ import annotations
 
@@ -11,16 +11,20 @@ from torch import Tensor
 from penstock.backends.torch.kernels.language import jit, multiprocessors, tl
 
 BLOCKS = (1024, 4096)
-"""Words that a program reads at once."""
+"""Numbers of words to try that a program reads at once."""
 PROGRAMS = (4, 16)
-"""Programs per multiprocessor, of which at most eight run at once: 32 to 256 KiB are in flight."""
+"""Numbers of programs per multiprocessor to try. At most eight run at once, so 32 to 256 KiB are in
+flight.
+"""
 _CLOCK, _WIDTH = 36, 37
-"""CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE in kHz, and ..._GLOBAL_MEMORY_BUS_WIDTH in bits."""
+"""CUDA attributes CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE in kHz, and ..._GLOBAL_MEMORY_BUS_WIDTH in
+bits.
+"""
 
 
 def sum_triton(words: Tensor, block: int, programs: int) -> Tensor:
-    """The sum of 64-bit `words` [n], as one partial sum per program. `block` divides n, and n is at
-    most 2^30.
+    """Partial sums of the 64-bit `words` [n], one for each program. `block` must divide n, and n is
+    at most 2^30.
     """
     count = programs * multiprocessors(words.device)
     parts = torch.empty(count, dtype=torch.int64, device=words.device)
@@ -37,7 +41,7 @@ def sum_reference(words: Tensor, block: int, programs: int) -> Tensor:
 
 @jit
 def _sum(out, words, count, BLOCK: tl.constexpr):  # noqa: N803 - a constant of compilation
-    # Concurrent programs read adjacent blocks.
+    # Programs that run at the same time read adjacent blocks.
     at = tl.arange(0, BLOCK)
     total = tl.zeros([BLOCK], tl.int64)
     for first in range(tl.program_id(0) * BLOCK, count, tl.num_programs(0) * BLOCK):

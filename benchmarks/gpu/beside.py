@@ -20,13 +20,15 @@ from penstock.backends.torch.kernels import Scoring
 from penstock.backends.torch.step.flash import FlashInfer, Kind
 
 COMPILE_S = 25.0
-"""Minimum time left to start at all: a kernel compiles in tens of seconds."""
+"""Seconds of the run that must be left to start an item, because a kernel compiles in tens of
+seconds.
+"""
 Rows = list[tuple[int, int]]
-"""First position and number of rows of each sequence."""
+"""(first position, number of rows) for each sequence in a step."""
 
 
 def steps(make: Maker) -> Iterator[tuple[str, Rows, Callable[[], Case]]]:
-    """Steps in the shapes of Qwen3-8B."""
+    """Attention steps in the shapes of Qwen3-8B: name, rows, and a function that makes the call."""
     scoring, sizes = Scoring(128**-0.5), (32, 8, 128)
     for count in (1, 16, 256):
         long = lengths(count, 100, 2048) if count > 1 else [32768]
@@ -57,8 +59,8 @@ def measure(results: Results, timing: Timing) -> None:
 def _both(
     results: Results, timing: Timing, name: str, rows: Rows, build: Callable[[], Case]
 ) -> None:
-    """Seconds of both in a graph, and of FlashInfer's plan on the host; and whether the results
-    agree.
+    """Record the seconds of both kernels in a CUDA graph, of FlashInfer's planning on the host, and
+    whether the results agree.
     """
     case = made_case(build, timing)
     q, k, v, table, *_, scoring = case.args

@@ -1,5 +1,5 @@
-"""Kernel calls on generated data, for tests and for GPU runs: the Triton launch and the
-reference.
+"""Calls of Penstock's Triton kernels on generated data, for tests and GPU runs. A case has the
+Triton launch and a reference implementation.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from penstock.backends.torch.kernels.experts import (
 )
 from penstock.backends.torch.kernels.widen import widen_reference, widen_triton
 
-# Maximum error of an output, relative to its largest absolute value.
+# Maximum error of an output by number type, relative to the output's largest absolute value.
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
 
 
 @dataclass
 class Case:
-    """One call. `written`: indices of the arguments that the call modifies."""
+    """One kernel call. `written`: indices of the arguments that the call modifies."""
 
     name: str
     launch: Callable[..., Any]
@@ -54,15 +54,15 @@ class Case:
     written: tuple[int, ...] = ()
     launch_options: dict[str, Any] = field(default_factory=dict)
     bytes: int = 0
-    """Minimum bytes read and written."""
+    """Minimum number of bytes that the call must read and write."""
     operations: int = 0
     may_differ: float = 0.0
-    """Fraction of the integers that may differ from the reference."""
+    """Fraction of the integers in the output that may differ from the reference."""
 
 
 @dataclass
 class Maker:
-    """Generates tensors of one type on one device, always with the same values."""
+    """Generates random tensors of one type on one device. The values are the same in every run."""
 
     dtype: torch.dtype
     device: str = "cpu"
@@ -87,7 +87,9 @@ class Maker:
 
 
 def widened(value: Any, dtype: torch.dtype) -> Any:
-    """A copy with f32 in place of `dtype`."""
+    """A copy of `value` in which tensors of type `dtype` become f32, also inside tuples, dicts and
+    dataclasses.
+    """
     if isinstance(value, Tensor):
         return value.to(torch.float32, copy=True) if value.dtype == dtype else value.clone()
     if isinstance(value, tuple):
@@ -101,8 +103,9 @@ def widened(value: Any, dtype: torch.dtype) -> Any:
 
 
 def error(case: Case, dtype: torch.dtype) -> float:
-    """Largest difference from the reference in f32, relative to the reference's largest absolute
-    value. Integers must be equal, except for the fraction that may differ.
+    """Largest difference between the kernel's output and the reference in f32, relative to the
+    reference's largest absolute value. Integers must be equal, except for the fraction
+    `may_differ`.
     """
     args = widened(case.args, dtype)
     wanted = case.reference(*args, **widened(case.options, dtype))
@@ -171,7 +174,9 @@ def heads(
     factors: bool = False,
     tokens: int = 16,
 ) -> Case:
-    """Rotation and store; one row in five is not stored."""
+    """Rotates keys and queries, and stores keys and values in KV blocks; one row in five is not
+    stored.
+    """
     dv = dv or d
     width = (hq + hk) * d + hk * dv
     blocks = rows // tokens + 2
@@ -194,7 +199,7 @@ def heads(
 
 
 def rotated(make: Maker, rows: int, count: int, d: int, rotary: int) -> Case:
-    """Rotates part of each head, and writes to part of another tensor's heads."""
+    """Rotates a part of each head, and writes to a part of another tensor's heads."""
     cos, sin = _angles(make, 50, rotary // 2)
     x, out = make.numbers(2, rows, count, d + 8)[..., 8:]
     args = (x, make.integers(0, 50, rows), cos, sin, out)
@@ -219,7 +224,9 @@ def latents(make: Maker, rows: int, rank: int, rope: int, tokens: int = 16) -> C
 def pools(
     make: Maker, blocks: int, hk: int, tokens: int, d: int, dv: int, layers: int = 2
 ) -> tuple[Tensor, Tensor]:
-    """Views of the last layer in a pool [block][head][layer][K | V][token][width] full of NaN."""
+    """Views for K and V of the last layer in a pool of KV blocks [block][head][layer][K |
+    V][token][width], which is full of NaN.
+    """
     shape = (blocks, hk, layers, tokens * (d + dv))
     pool = torch.full(shape, math.nan, dtype=make.dtype, device=make.device)[:, :, -1]
     strides = pool.stride()[:2]
@@ -229,8 +236,8 @@ def pools(
 
 
 def tables(make: Maker, lengths: Sequence[int], tokens: int) -> tuple[Tensor, int]:
-    """Shuffled block tables, with -1 after the last block of each sequence, and the number of
-    blocks.
+    """(block tables, number of blocks). Block numbers are shuffled, and -1 follows the last block
+    of each sequence.
     """
     counts = [-(-length // tokens) for length in lengths]
     count = sum(counts) + 2
@@ -244,7 +251,9 @@ def tables(make: Maker, lengths: Sequence[int], tokens: int) -> tuple[Tensor, in
 
 
 def _fill(make: Maker, table: Tensor, lengths: Sequence[int], views: Sequence[Tensor]) -> None:
-    """Fill the sequences' tokens with numbers. `views`: [blocks, heads, tokens, width]."""
+    """Fill the KV of the sequences' tokens with numbers; NaN stays elsewhere. `views`: [blocks,
+    heads, tokens, width].
+    """
     tokens = views[0].shape[2]
     for row, length in enumerate(lengths):
         blocks = table[row, : -(-length // tokens)].long()
@@ -267,7 +276,7 @@ def decodes(
     splits: int | None = None,
     count: int | None = None,
 ) -> Case:
-    """`count`: number of sequences that are computed, as a device tensor."""
+    """Decode attention. `count`: number of sequences that are computed, as a device tensor."""
     table, blocks = tables(make, lengths, tokens)
     k, v = pools(make, blocks, hk, tokens, d, dv or d)
     _fill(make, table, lengths, (k, v))
@@ -302,8 +311,8 @@ def prefills(
     padding: int = 0,
     left_out: int | None = None,
 ) -> Case:
-    """`rows`: first position and number of rows of each sequence. The first `left_out` sequences
-    are not computed, by a count in a device tensor.
+    """Prefill attention. `rows`: (first position, number of rows) of each sequence. The first
+    `left_out` sequences are not computed; their number is in a device tensor.
     """
     lengths, counts = [start + n for start, n in rows], [n for _, n in rows]
     table, blocks = tables(make, lengths, tokens)
@@ -356,7 +365,7 @@ def latent_rows(
 
 
 def merges(make: Maker, rows: int, hq: int, splits: int, width: int, *, sinks: bool) -> Case:
-    """Some splits have no tokens."""
+    """Merges the partial results of attention over splits; some splits have no tokens."""
     sums = make.wide(rows, hq, splits) * 3
     sums[:, :, 1::3] = -math.inf
     parts = make.wide(rows, hq, splits, width)
@@ -369,7 +378,9 @@ def merges(make: Maker, rows: int, hq: int, splits: int, width: int, *, sinks: b
 def matrix(
     make: Maker, form: str, experts: int, outputs: int, inputs: int, *, bias: bool
 ) -> Matrix:
-    """Elements of about 1 / sqrt(inputs), so that a product keeps the scale of its input."""
+    """A weight matrix with elements of about 1 / sqrt(inputs), so that a product has the scale of
+    its input.
+    """
     scale, added = inputs**-0.5, make.numbers(experts, outputs) if bias else None
     if form == "plain":
         return Matrix(make.numbers(experts, outputs, inputs) * scale, bias=added)
@@ -405,8 +416,9 @@ def mixtures(
     grouped: bool = False,
     widened: int = 0,
 ) -> Case:
-    """`elsewhere`: half as many additional experts belong to another rank. `grouped`: by torch's
-    grouped product. `widened`: codes are widened first, for this number of experts at a time.
+    """Products of experts. `elsewhere`: half as many additional experts belong to another rank.
+    `grouped`: use torch's grouped product. `widened`: convert the codes to full numbers first, for
+    this number of experts at a time.
     """
     gate_up = matrix(make, form, experts, 2 * width, hidden, bias=bias)
     down = matrix(make, form, experts, hidden, width, bias=bias)
@@ -458,7 +470,7 @@ def dense(
 
 
 def widenings(make: Maker, form: str, experts: int, outputs: int, inputs: int) -> Case:
-    """Widens all experts but the first."""
+    """Converts the quantised codes of all experts but the first to full numbers."""
     m = matrix(make, form, experts, outputs, inputs, bias=False)
     scratch = torch.empty(experts * outputs * inputs, dtype=make.dtype, device=make.device)
     return Case(
@@ -471,7 +483,7 @@ def widenings(make: Maker, form: str, experts: int, outputs: int, inputs: int) -
 
 
 def checksums(make: Maker, *counts: int) -> Case:
-    """`counts`: 8-byte words of each memory."""
+    """Checksums of several memories. `counts`: number of 8-byte words in each."""
     words = [make.integers(-(2**31), 2**31 - 1, 2 * count) for count in counts]
     pair = (remainders_triton, remainders_reference)
     return Case("checksum", *pair, (tuple(words),), bytes=8 * sum(counts))

@@ -1,4 +1,4 @@
-"""Comparisons of results: between parts, and with published results."""
+"""Compares results of a GPU run: those of different parts, and those with published results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ LESS_IS_MORE = ("ms", "us")
 
 
 def beside_loops(found: Parts) -> Iterator[dict[str, Any]]:
-    """The product's server compared with the benchmark's loop over the same backend, by load."""
+    """A row for each load: the output rate of Penstock's server compared with the benchmark's loop
+    over the same backend.
+    """
     for name, part in found.items():
         if not name.startswith(PREFIX):
             continue
@@ -44,8 +46,8 @@ def _beside(model: str, row: dict[str, Any], loop: dict[str, Any]) -> dict[str, 
 
 
 def beside_published(found: Parts) -> Iterator[dict[str, Any]]:
-    """Penstock's results and published ones for the same chip. Penstock is better if `better` is
-    above 1.
+    """Rows with Penstock's result beside a published one for the same chip. Penstock is better if
+    `better` is above 1.
     """
     device = str(found.get("machine", {}).get("results", {}).get("device", ""))
     for entry in yaml.safe_load(PUBLISHED.read_text()):

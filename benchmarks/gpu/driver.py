@@ -1,5 +1,5 @@
-"""The torch backend with random weights, under the product's scheduler. The front door is left out
-because it needs the compiled extension.
+"""Runs requests on the torch backend with random weights and Penstock's scheduler. There is no API
+server, because it needs the compiled extension.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ SAMPLING = json.dumps(GREEDY).encode()
 
 @dataclass
 class Rank:
-    """One of several ranks of a model, with the settings that `penstock.executor.ranks` would
-    pass.
+    """One of several ranks of a sharded model, with the settings that `penstock.executor.ranks`
+    would pass to it.
     """
 
     rank: int
@@ -59,7 +59,7 @@ class Rank:
     key: str
 
     def pair(self, directory: Path, capacity: int) -> tuple[str, str]:
-        """Shard and wiring as JSON."""
+        """The rank's shard of the model, and its connections to other ranks, as JSON."""
         from penstock.model.sharding import plan_grid
 
         grid = plan_grid(load_model(directory).spec, self.ranks, 1)
@@ -91,8 +91,8 @@ def open_backend(directory: Path, sizes: Sizes, rank: Rank | None = None) -> Any
 
 
 def fill(value: object) -> None:
-    """Fill all matrices with random numbers, and norms with ones. Zeros would take less power and
-    time.
+    """Fill all matrices with random numbers, and norms with ones. With zeros, products would take
+    less power and time.
     """
     if isinstance(value, torch.Tensor):
         if value.dim() > 1 and value.is_floating_point():
@@ -109,7 +109,7 @@ def fill(value: object) -> None:
 
 @dataclass
 class Request:
-    """A request, and the arrival times of its tokens."""
+    """A request, and the arrival times of its tokens in seconds of the performance counter."""
 
     prompt: list[int]
     output: int
@@ -120,7 +120,9 @@ class Request:
 
 
 def requests(sizes: Sequence[tuple[int, int]], vocabulary: int, prefix: int = 0) -> list[Request]:
-    """Requests with random prompts and outputs of these lengths, after a common random prefix."""
+    """Requests with random prompts after a common random prefix. `sizes` has (prompt tokens, output
+    tokens); `prefix` is the length of the prefix in tokens.
+    """
     drawn = random.Random(1)
 
     def tokens(count: int) -> list[int]:
@@ -131,7 +133,9 @@ def requests(sizes: Sequence[tuple[int, int]], vocabulary: int, prefix: int = 0)
 
 
 def hash_chain(identity: bytes, parent: bytes | None, tokens: array[int]) -> list[bytes]:
-    """Digests of units of tokens. The product's rule is in the extension."""
+    """Digests (prefix cache keys) of units of tokens. The rule is not Penstock's, which is in the
+    compiled extension.
+    """
     digests = [parent or identity]
     for at in range(0, len(tokens), UNIT):
         digests.append(hashlib.sha256(digests[-1] + tokens[at : at + UNIT].tobytes()).digest())
@@ -145,14 +149,14 @@ class Driver:
         self.backend, self.blocks, self.sizes = backend, blocks, sizes
         self.steps = 0
         self.tokens: list[int] = []
-        """All tokens sampled in the last run, in step order."""
+        """All tokens that were sampled in the last run, in the order of the steps."""
         self._flying: deque[tuple[StepPlan, Any]] = deque()
 
     def run(
         self, requests: Sequence[Request], concurrency: int, *, prefixes: bool = False
     ) -> float:
-        """Seconds until all requests are answered, with at most `concurrency` in the scheduler.
-        With `prefixes`, a prefix that several prompts share is computed once.
+        """Run all requests, at most `concurrency` of them at once; returns the seconds until all
+        are answered. With `prefixes`, a prefix that several prompts share is computed once.
         """
         scheduler, sent, ended = self._scheduler(prefixes=prefixes), 0, 0
         began, self.tokens = time.perf_counter(), []
@@ -172,8 +176,8 @@ class Driver:
         return time.perf_counter() - began
 
     def _scheduler(self, *, prefixes: bool) -> Any:
-        """A scheduler for an offline batch, whose prompts are not paced."""
-        # Imported after `stand_in`, which replaces the extension.
+        """A scheduler for an offline batch, which does not limit prompt tokens next to decodes."""
+        # Import it only now: `stand_in` must have replaced the compiled extension before.
         from penstock.scheduler import Limits, Scheduler
 
         sizes = self.sizes
@@ -186,7 +190,8 @@ class Driver:
             eos_token_ids=frozenset(),
             arrivals=False,
         )
-        # No request has a salt, so no chain needs a root.
+        # No request has a cache salt, so the function for the root of a salted chain is never
+        # called.
         hasher = BlockHasher(BLOCK, bytes(32), hash_chain, lambda *_: b"") if prefixes else None
         return Scheduler(limits, KvCache(BLOCK, [self.blocks], hasher=hasher), time.perf_counter)
 
@@ -210,7 +215,7 @@ class Driver:
         self._flying.append((plan, self.backend.submit(plan)))
 
     def take(self, left: int) -> Iterator[tuple[StepPlan, StepResult]]:
-        """The oldest plans with their results, until at most `left` are in flight."""
+        """Yield the oldest plans with their results, until at most `left` plans are in flight."""
         while len(self._flying) > max(0, left):
             plan, step = self._flying.popleft()
             yield plan, step.result()
@@ -229,8 +234,8 @@ def _send(scheduler: Any, number: int, own: Request) -> None:
 
 
 def decode_plans(rows: int, context: int, steps: int, vocabulary: int) -> Iterator[StepPlan]:
-    """Plans of one token for each of `rows` sequences. All tokens before it are taken as computed:
-    `context` - 1 of them in the first plan.
+    """Plans that decode one token for each of `rows` sequences. The tokens before it count as
+    computed: `context` - 1 of them in the first plan, and one more in each further plan.
     """
     drawn, entries = random.Random(1), blocks_of(context + steps)
     tokens = [drawn.randrange(vocabulary) for _ in range(rows)]

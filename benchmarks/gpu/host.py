@@ -63,8 +63,8 @@ from penstock.scheduler import Limits, Scheduler  # noqa: E402
 BLOCK, BUDGET, SEQUENCES, LONGEST, CONTEXT = 64, 8192, 256, 2048, 1024
 BLOCKS = SEQUENCES * LONGEST // BLOCK
 DISTINCT = 16
-"""Number of distinct prompt tokens. With more, this device would also have to compute their
-penalties.
+"""Number of distinct tokens in prompts. With more, the penalties for repeated tokens would be
+computed on this device, too.
 """
 SHAPE = Shape(1, 32, 2, 1, 64, vocabulary=256, d=32)
 PARAMETERS: dict[str, dict[str, Any]] = {
@@ -93,7 +93,9 @@ PARTS: tuple[tuple[object, str, str], ...] = (
     (Scheduler, "apply", "apply"),
     (Engine, "_publish", "publish"),
 )
-"""Functions, and the part of a step that they count as, without the functions that they call."""
+"""(owner, name, part of a step): the time in this function counts for the part, except for the time
+in other functions of this list that it calls.
+"""
 COLUMNS = (*dict.fromkeys(part for _, _, part in PARTS), "rest")
 VIEWS = ("view", "split", "select", "slice", "unbind", "expand", "alias", "detach", "as_strided")
 
@@ -106,7 +108,7 @@ class Done:
 
 
 class Null:
-    """A device whose work is done as soon as it is launched."""
+    """A device whose work is complete as soon as it is launched."""
 
     def __init__(self) -> None:
         self.torch = torch.device("cpu")
@@ -144,7 +146,7 @@ class Null:
 
 
 class Operations(TorchDispatchMode):  # type: ignore[misc]
-    """Counts operations by name."""
+    """Counts torch operations by name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -156,7 +158,7 @@ class Operations(TorchDispatchMode):  # type: ignore[misc]
 
 
 class Laps:
-    """CPU time of each part, without the parts that it calls."""
+    """CPU seconds of each part of a step, without those of the parts that it calls."""
 
     def __init__(self) -> None:
         self.parts: dict[str, float] = defaultdict(float)
@@ -194,15 +196,15 @@ class Laps:
 
 @dataclass
 class Recorded(InlineExecutor):
-    """Records the arrival and content of each plan, and the time per part since the previous
-    one.
+    """An executor that records when each plan arrives, what it contains, and the time of each part
+    since the previous plan.
     """
 
     backend: TorchBackend
     laps: Laps
     times: list[float] = field(default_factory=list)
     plans: list[tuple[int, int, bool]] = field(default_factory=list)
-    """Number of tokens and of sequences, and whether all are decodes."""
+    """(number of tokens, number of sequences, whether all are decodes) for each plan."""
     parts: list[dict[str, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -216,8 +218,8 @@ class Recorded(InlineExecutor):
 
 
 class FrontDoor:
-    """The connection to a reading process. The first poll returns all requests; once all have
-    ended, a poll returns the end.
+    """Stands for the connection to the API server; a process reads what is sent. The first poll
+    returns all requests; when all have ended, a poll returns the end.
     """
 
     def __init__(self, path: str, requests: list[Request]) -> None:
@@ -285,15 +287,15 @@ class Case:
     requests: int
     kind: str = "plain"
     depth: int = 2
-    """Maximum plans in flight; 1: no planning ahead."""
+    """Maximum number of plans in flight; 1 means that no plan is made ahead."""
     prompts: bool = False
     budget: int = BUDGET
     graphs: bool = True
-    """True if steps with prompts are captured."""
+    """Whether steps with prompts are captured as CUDA graphs."""
 
 
 def run(backend: TorchBackend, path: str, given: list[Request], laps: Laps, case: Case) -> Recorded:
-    """Serve the requests with the engine's own loop."""
+    """Compute the requests `given` with the loop of Penstock's engine."""
     kv = KvCache(BLOCK, [BLOCKS], hasher=BlockHasher(BLOCK, bytes(32), hash_chain, hash_root))
     sequences = min(SEQUENCES, case.budget)
     limits = Limits(sequences, case.budget, LONGEST, 1000, SHAPE.vocabulary, frozenset({2}))
@@ -309,7 +311,7 @@ def run(backend: TorchBackend, path: str, given: list[Request], laps: Laps, case
 
 
 def steps_of(found: Recorded, case: Case) -> list[int]:
-    """Indices of the steps to measure: the next step must be of the same kind."""
+    """Indices of the steps to measure. The step after each must be of the same kind."""
 
     def wanted(at: int) -> bool:
         tokens, sequences, decodes = found.plans[at]
@@ -370,14 +372,16 @@ def measure(backend: TorchBackend, device: Null, path: str, case: Case, repeats:
 
 
 def quartile(values: list[float]) -> float:
-    """First quartile: other load on the machine makes steps longer, never shorter."""
+    """First quartile of `values`, because other load on the machine makes steps longer, never
+    shorter.
+    """
     return statistics.quantiles(values, n=4, method="inclusive")[0]
 
 
 def operations(
     device: Null, once: Callable[[Laps], tuple[Recorded, list[int]]]
 ) -> dict[str, float]:
-    """Median number of operations of a step outside of graphs."""
+    """Median number of torch operations in a step outside of CUDA graphs, by name."""
     seen: list[Counter[str]] = []
 
     class Each(Laps):
@@ -397,13 +401,13 @@ def operations(
 
 
 def launched(found: dict[str, float]) -> float:
-    """Number of operations that are not views."""
+    """Number of operations that launch a kernel, because they are not views."""
     return sum(n for name, n in found.items() if not name.strip("_").startswith(VIEWS))
 
 
 @contextmanager
 def reader(directory: Path) -> Iterator[str]:
-    """A process on another core that reads the engine's output."""
+    """Path of a socket, from which a process on another core reads the engine's output."""
     path = str(directory / "door")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(path)

@@ -1,4 +1,4 @@
-"""Items of a part: results, failures, and items left out for lack of time."""
+"""Items of a part of a GPU run: their results, failures, and items that did not run."""
 
 from __future__ import annotations
 
@@ -12,18 +12,24 @@ from typing import Any
 
 FAILURES = "failures"
 LEFT_OUT = "left out"
-"""Left out for lack of time. A run with such an item counts as failed."""
+"""Title of the rows for items that were left out for lack of time. A run with such an item counts
+as failed.
+"""
 ABSENT = "not on this machine"
-"""Missing on the machine, which is not a failure."""
+"""Title of the rows for items that this machine cannot run, for example with one GPU. They are no
+failures.
+"""
 
 
 class Results:
-    """Values and rows by title, written to the file at each change. Only the first rank has a
-    path.
+    """Values and table rows by title. Each change is written to the file; only the first rank has
+    one.
     """
 
     def __init__(self, path: Path | None, end: float) -> None:
-        """`end`: time of the monotonic clock, which all processes of a machine share."""
+        """`end`: when the part must end, as time of the monotonic clock, which all processes of a
+        machine share.
+        """
         self._path = path
         self._end = end
         self._found: dict[str, Any] = {}
@@ -46,11 +52,11 @@ class Results:
 
     @property
     def left(self) -> float:
-        """Seconds until the end of the part."""
+        """Seconds left until the part must end."""
         return self._end - time.monotonic()
 
     def fail(self, item: str, error: str) -> None:
-        """Record a failure: an error, or a wrong result."""
+        """Record that an item failed, by an exception or by a wrong result."""
         self.row(FAILURES, item=item, error=error[:300])
 
     def take_in(self, found: dict[str, Any]) -> None:
@@ -60,8 +66,8 @@ class Results:
             self.note(title, [*self._found.get(title, []), *value] if rows else value)
 
     def item(self, name: str, work: Callable[[], object], least: float = 2.0) -> None:
-        """Run one item of the part if at least `least` seconds are left. Neither an error nor a
-        lack of time stops the other items.
+        """Run one item of the part if at least `least` seconds are left. If it fails or is left
+        out, the other items still run.
         """
         left = self.left
         if left < least:
@@ -85,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def problems(results: dict[str, Any]) -> str:
-    """Number of items that failed or were left out, as text; empty if none."""
+    """Text with the numbers of items that failed or were left out; empty if all ran."""
     counts = (
         (len(results.get(FAILURES, [])), "failed"),
         (len(results.get(LEFT_OUT, [])), LEFT_OUT),
@@ -94,7 +100,7 @@ def problems(results: dict[str, Any]) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Replace a file as a whole: the process may be killed while it writes."""
+    """Replace a file atomically, because the process may be killed while it writes."""
     written = path.with_name(f"{path.name}.part")
     written.write_text(text)
     written.replace(path)

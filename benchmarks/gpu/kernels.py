@@ -1,5 +1,5 @@
-"""The kernels on a GPU: correctness in bf16, equality in a graph, and speed relative to the
-ceilings.
+"""Measures Penstock's kernels on a GPU: correctness in bf16, equality in a CUDA graph, and speed
+relative to the machine's ceilings.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from penstock.backends.torch.load.widening import SCRATCH_BYTES
 Named = tuple[str, Callable[[], Case]]
 ROUTER = Rule("softmax", epsilon=0.0)
 DEEPSEEK = Rule("sigmoid", groups=8, keep=4, best=2, epsilon=1e-20, scale=2.5)
-# Sampling parameters, and the spread of the logits. With flat logits, more tokens are likely than
-# are kept.
+# (name, sampling parameters, spread of the logits). With a small spread, more tokens are likely
+# than are kept.
 DRAWS = (
     ("greedy", (1, 1.0, 0.0), 2.0),
     ("all", (0, 1.0, 0.0), 2.0),
@@ -43,7 +43,9 @@ def lengths(count: int, low: int, high: int) -> list[int]:
 
 
 def real(make: Maker) -> Iterator[Named]:
-    """Shapes of Qwen3 0.6B to 30B-A3B and DeepSeek-V3, as in a step of 256 sequences."""
+    """Kernel calls in the shapes of Qwen3 0.6B to 30B-A3B and DeepSeek-V3, as in a step of 256
+    sequences.
+    """
     scoring, silu = Scoring(128**-0.5), Activation("silu")
     long = lengths(256, 100, 2048)
     for rows in (256, 8192):
@@ -91,8 +93,8 @@ def real(make: Maker) -> Iterator[Named]:
 
 
 def _products(make: Maker) -> Iterator[Named]:
-    """Both variants for many rows of codes. `tuning.py` measures at start-up from which row count
-    widening is faster.
+    """Products with experts in both variants (codes widened first or not), for many numbers of
+    rows. `tuning.py` measures at start-up from which number of rows widening is faster.
     """
     shape = (8, 128, 2048, 768)
     at_once = SCRATCH_BYTES // (2 * 2 * 768 * 2048)
@@ -124,7 +126,7 @@ def _products(make: Maker) -> Iterator[Named]:
 
 
 def odd(make: Maker) -> Iterator[Named]:
-    """Small shapes that reach every option and boundary of all kernels."""
+    """Kernel calls in small shapes that reach every option and boundary of all kernels."""
     for rows, width in ((3, 48), (17, 5000)):
         for at in range(5):
             yield (
@@ -185,7 +187,7 @@ def odd(make: Maker) -> Iterator[Named]:
             f"product {form}, widened",
             lambda form=form: cases.dense(make, form, 67, 70, 160, bias=True, widened=True),
         )
-        # Several pieces, the last one smaller.
+        # The experts are widened in several pieces, the last one smaller.
         yield (
             f"experts {form}, widened",
             lambda form=form: cases.mixtures(
@@ -234,7 +236,9 @@ def _routing(make: Maker) -> Iterator[Named]:
 
 
 def _heads(make: Maker, borders: Sequence[int], rows: Sequence[tuple[int, int]]) -> Iterator[Named]:
-    """Other head sizes, block boundaries of a whole tile, and every tile size of short prompts."""
+    """Attention with other head sizes, at block boundaries of a whole tile, and with every tile
+    size of short prompts.
+    """
     scoring = Scoring(0.2)
     for d in (64, 80, 96, 256):
         yield (
@@ -300,7 +304,7 @@ def _check(results: Results, timing: Timing, name: str, build: Callable[[], Case
 
 
 def same_in_a_graph(case: Case) -> bool:
-    """True if a replay is bitwise the same as a direct call."""
+    """Whether the replay of a CUDA graph gives bitwise the same output as a direct call."""
 
     def call() -> list[torch.Tensor]:
         made = case.launch(*case.args, **case.options, **case.launch_options)
@@ -320,7 +324,7 @@ def same_in_a_graph(case: Case) -> bool:
 
 
 def compile_all(results: Results, timing: Timing, share: Share) -> None:
-    """Launch every case of `speeds` once, to compile it."""
+    """Launch each case of `speeds` once, so that Triton compiles it."""
     make = Maker(timing.dtype, timing.device)
     for name, build in share.of((tiny if timing.dry else real)(make)):
         results.item(f"{name}, compiled", lambda build=build: _launch(made_case(build, timing)))
@@ -356,8 +360,9 @@ def _speed(
 
 
 def _row(results: Results, name: str, case: Case, seconds: float, ceilings: Ceilings) -> None:
-    """Fractions of the memory bandwidth and of the rate of a large product, if these are known.
-    Data that may stay in the GPU's cache between calls has no bandwidth fraction.
+    """Record the speed of a case, as a fraction of the memory bandwidth and of the rate of a large
+    product if these are known. If the data may stay in the GPU's cache between calls, the fraction
+    of the bandwidth is left out.
     """
     bandwidth, rate = ceilings.bandwidth, ceilings.rate
     results.row(

@@ -1,8 +1,9 @@
-"""Host time of a step with prompts, launched kernel by kernel and replayed.
+"""Measures the host time of a step with prompts: launched kernel by kernel, and replayed as a CUDA
+graph.
 
-The model has the shape of a published one, over tensors without data. Triton launches take their
-whole path except for the driver. torch's operations are only counted, because they take a different
-path for such tensors.
+The model has the shape of a published one, with tensors that have no data. Triton launches take
+their whole path except for the GPU driver. torch's operations are only counted, because they take
+another path for such tensors.
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ BLOCK, LONGEST, SLOTS, BUDGET = 64, 4096, 256, 8192
 META = torch.device("meta")
 H100 = SimpleNamespace(multi_processor_count=132, shared_memory_per_block_optin=227 << 10)
 MADE = ("empty", "empty_like", "empty_strided", "new_empty")
-"""Operations that only allocate memory."""
+"""Names of operations that only allocate memory."""
 
 
 class Driver:
-    """A Triton driver for a GPU on which a launch returns at once."""
+    """A driver for Triton that simulates a GPU: a launch returns at once."""
 
     def __init__(self) -> None:
         self.launches, self.seconds = 0, 0.0
@@ -69,7 +70,7 @@ class Driver:
 
 
 class Operations(TorchDispatchMode):  # type: ignore[misc]
-    """Counts torch's operations that launch kernels."""
+    """Counts those torch operations that launch kernels."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,7 +86,7 @@ class Operations(TorchDispatchMode):  # type: ignore[misc]
 
 @contextmanager
 def nothing_runs() -> Iterator[Driver]:
-    """Simulate an H100's properties. Kernels are looked up as usual but never compiled."""
+    """Context that simulates an H100. Triton looks kernels up as usual, but never compiles them."""
     driver = Driver()
     kernel = SimpleNamespace(
         run=driver.launch, function=0, packed_metadata=(), launch_metadata=lambda *_: None
@@ -155,7 +156,7 @@ def plan_of(decodes: int, prompt: int) -> StepPlan:
 
 
 def least(work: Callable[[], object], repeats: int) -> float:
-    """CPU seconds of the fastest of several runs."""
+    """CPU seconds of the fastest of `repeats` calls, after one that does not count."""
     found = []
     for _ in range(repeats + 1):
         began = time.thread_time()
@@ -165,8 +166,8 @@ def least(work: Callable[[], object], repeats: int) -> float:
 
 
 def measure(name: str, decodes: int, prompt: int, repeats: int) -> dict[str, Any]:
-    """Measure a step of one prompt and `decodes` without its head: the number of launches, the CPU
-    time of one Triton launch, and the CPU time of the replayed step.
+    """Measure a step of one prompt and `decodes` decodes without the output head: the number of
+    launches, the CPU time of one Triton launch, and the CPU time of the replayed step.
     """
     plan = plan_of(decodes, prompt)
     order = order_of(plan)

@@ -1,4 +1,4 @@
-"""Server workloads, from benchmarks/peers/workloads.txt and benchmarks/gpu/workloads.txt."""
+"""Reads the server workloads in benchmarks/peers/workloads.txt and benchmarks/gpu/workloads.txt."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ FILES = (
     Path(__file__).with_name("workloads.txt"),
 )
 LARGE = ("Qwen3-14B", "Qwen3-30B-A3B")
-"""Models that run only W1 to W3."""
+"""Models that take so long that they run only the workloads W1 to W3."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A line of these files. Lengths are in tokens."""
+    """A workload: one line of these files. Lengths are in tokens."""
 
     name: str
     prefix: int
-    """Length of the common prefix of all prompts."""
+    """Length of the prefix that all prompts share."""
     prompt: int
     output: int
     count: int
     concurrency: int | None
-    """Number of concurrent requests; None: they arrive at `rate`."""
+    """Number of concurrent requests; None if requests arrive at `rate`."""
     rate: float | None = None
-    """Requests per second, at random times."""
+    """Requests per second, which arrive at random times."""
 
     @property
     def words(self) -> list[str]:
-        """Flags of `penstock bench serve`."""
+        """Flags of `penstock bench serve` for this workload."""
         pairs = {
             "--random-prefix-len": self.prefix or None,
             "--random-input-len": self.prompt,
@@ -48,7 +48,7 @@ class Workload:
         return [word for flag, value in given.items() for word in (flag, f"{value:g}")]
 
     def tiny(self) -> Workload:
-        """For a dry run: a hundredth of the output, and few requests."""
+        """The workload for a dry run: few short requests."""
         return replace(
             self,
             prefix=BLOCK if self.prefix else 0,
@@ -59,7 +59,7 @@ class Workload:
         )
 
 
-# The first request of a server, and the time to first token of short prompts.
+# For the first request to a server, and for the time to first token of short prompts.
 FIRST = Workload("first", 0, 128, 2, 1, 1)
 ALONE = Workload("P128", 0, 128, 2, 16, 1)
 

@@ -1,4 +1,6 @@
-"""Ceilings of the machine, against which the other parts are compared."""
+"""Measures the ceilings of the machine (bandwidth, rate of products), to which the other parts are
+compared.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +15,25 @@ from benchmarks.gpu.items import Results
 from benchmarks.gpu.timing import Timing
 
 COPY, READ, MEMORY = (f"{name}_bytes_per_s" for name in ("copy", "read", "memory"))
-"""MEMORY is the bandwidth ceiling: the larger of the other two."""
+"""Keys in the results. MEMORY is the ceiling of the memory bandwidth: the larger of the
+other two.
+"""
 
 
 @dataclass(frozen=True)
 class Ceilings:
-    """Measured ceilings; zero if not measured."""
+    """The measured ceilings; zero if they were not measured."""
 
     bandwidth: float = 0.0
     """Bytes per second of device memory: read by a sum, or read and written by a copy, whichever is
-    higher.
+    more.
     """
     rate: float = 0.0
-    """Operations per second of a large bfloat16 product."""
+    """Operations per second in a large bfloat16 product."""
 
 
 def ceilings(path: Path) -> Ceilings:
-    """The ceilings that the part "machine" wrote next to `path`."""
+    """The ceilings that the part `machine` wrote to a file in the directory of `path`."""
     found = path.with_name("machine.json")
     facts = json.loads(found.read_text()) if found.exists() else {}
     return Ceilings(facts.get(MEMORY, 0.0), facts.get("gemm_operations_per_s", 0.0))
@@ -68,7 +72,9 @@ def _copy(results: Results, timing: Timing) -> None:
 
 
 def _read(results: Results, timing: Timing) -> None:
-    """The best of several sums over 8 GiB, or over half of the free memory if that is less."""
+    """Record the best read bandwidth of several sums over 8 GiB, or over half of the free memory if
+    that is less.
+    """
     count = 1 << (17 if timing.dry else 30)
     if not timing.dry:
         free = torch.cuda.mem_get_info()[0]

@@ -1,4 +1,6 @@
-"""A model with random weights, directly on the torch backend: start-up, steps, requests."""
+"""Measures a model with random weights on the torch backend, without a server: start-up, steps,
+requests.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +27,15 @@ from penstock.backends.torch.startup.memory import step_bytes
 from penstock.core import StepPlan
 
 CONTEXT = 1024
-"""Context length of each sequence in the step tables."""
+"""Context length in tokens of each sequence in the tables of decode steps."""
 STEPS = 20
 LONGEST = 1280
-"""Maximum length of a sequence in the load of 256."""
+"""Maximum length of a sequence in tokens, in the load with 256 concurrent requests."""
 
 
 @dataclass
 class Model:
-    """A started model, and the references for its results."""
+    """A started model, and the ceilings to which its results are compared."""
 
     name: str
     shape: Shape
@@ -52,7 +54,7 @@ def measure(
     imported_s: float,
     short: bool,
 ) -> None:
-    """All items of a model on one GPU, the most significant ones first."""
+    """Run all items for a model on one GPU, the most important ones first."""
     results.row("start-up", phase="import torch", seconds=imported_s, compiler=0.0)
     with tempfile.TemporaryDirectory() as temporary:
         directory, shape = Path(temporary), shape_of(name, timing.dry)
@@ -62,7 +64,7 @@ def measure(
     results.item("waits", lambda: waits(results, model))
     results.item("decode steps", lambda: decode_steps(results, model), least=5)
     results.item("prefill steps", lambda: prefill_steps(results, model), least=5)
-    # Only the loads that the product's server runs too.
+    # Run only loads that the benchmark of Penstock's server runs, too.
     large = name in LARGE
     loops(results, model, ("W2", "W3") if large else ("W2", "W3", "C128"))
     results.item("single stream", lambda: single(results, model), least=5)
@@ -73,7 +75,7 @@ def measure(
 
 
 def loops(results: Results, model: Model, names: Sequence[str]) -> None:
-    """Run the loads of the product's server without the server."""
+    """Run the loads of the server's benchmark without the server, to compare them."""
     known = workloads()
     for name in names:
         own = known[name]
@@ -88,7 +90,9 @@ def start(
     directory: Path,
     rank: Rank | None = None,
 ) -> Model:
-    """The phases of a start, up to the first token and a decode step."""
+    """Start the model and record the seconds of each phase, up to the first token and the first
+    decode step.
+    """
     stand_in()
     shape, sizes = shape_of(name, timing.dry), DRY if timing.dry else FULL
     clock, compiler = time.perf_counter, Compiler()
@@ -115,7 +119,8 @@ def start(
     backend.allocate([blocks])
     phase("KV pool", began)
     for pool in backend._model.pools:
-        # Decode steps read contexts that no prompt has written.
+        # Fill the KV blocks with numbers, because decode steps read contexts that no prompt has
+        # written.
         pool.blocks.normal_()
     driver = Driver(backend, blocks, sizes)
     began = clock()
@@ -131,7 +136,7 @@ def start(
 
 
 def _pool(backend: Any, sizes: Sizes) -> int:
-    """Blocks that the offline table and the loads need, or as many as fit."""
+    """Number of KV blocks that the offline table and the loads need, or as many as fit."""
     (group,) = backend.kv_spec().groups
     needed = sum(blocks_of(p + o) for p, o in serving.offline_lengths(sizes.dry))
     needed = max(needed, sizes.sequences * blocks_of(LONGEST))
@@ -139,8 +144,8 @@ def _pool(backend: Any, sizes: Sizes) -> int:
 
 
 def _note_memory(results: Results, timing: Timing, backend: Any, sizes: Sizes, blocks: int) -> None:
-    """Memory of the largest steps before KV pools exist: tensors as computed from the spec and as
-    seen by the allocator, and the GPU memory that the allocator keeps.
+    """Record the memory of the largest steps before KV pools exist: the tensors as computed from
+    the model's spec and as the allocator counts them, and the GPU memory that the allocator keeps.
     """
     results.note("weights, bytes", backend.facts.weights_bytes)
     results.note("KV blocks", blocks)
@@ -160,8 +165,8 @@ def _note_memory(results: Results, timing: Timing, backend: Any, sizes: Sizes, b
 
 
 def graphs(results: Results, model: Model) -> None:
-    """Seconds to capture each graph, in pauses like in a server, and their memory in addition to
-    the largest graph's, which is measured before the KV pools are sized.
+    """Record the seconds to capture each CUDA graph, in pauses as in a server, and the memory of
+    graphs in addition to the largest one, which is measured before KV pools are sized.
     """
     device, backend = model.timing.device, model.driver.backend
     before = 0 if model.timing.dry else torch.cuda.memory_reserved(device)
@@ -175,7 +180,9 @@ def graphs(results: Results, model: Model) -> None:
 
 
 def waits(results: Results, model: Model) -> None:
-    """Submit decode steps while others run. torch raises an error if one waits for the GPU."""
+    """Submit decode steps while others run. torch raises an error if a submission waits for the
+    GPU.
+    """
     driver, plans = model.driver, decode_plans(4, 32, 4, model.shape.vocabulary)
     driver.submit(next(plans))
     driver.drain(0)
@@ -200,7 +207,7 @@ def _no_waits(timing: Timing) -> Iterator[None]:
 
 
 def decode_steps(results: Results, model: Model) -> None:
-    """Decode steps, one token per sequence, relative to the memory bandwidth."""
+    """Measure decode steps of one token per sequence, relative to the memory bandwidth."""
     context = 32 if model.timing.dry else CONTEXT
     for rows in (1, 4) if model.timing.dry else (1, 8, 32, 64, 128, 256):
         if rows * blocks_of(context + STEPS + 1) > model.driver.blocks:
@@ -219,19 +226,19 @@ def decode_steps(results: Results, model: Model) -> None:
 
 
 def _decode(model: Model, rows: int, context: int) -> float:
-    """Seconds of STEPS steps after a first one."""
+    """Seconds of STEPS decode steps of `rows` sequences, after a first step that does not count."""
     driver, began = model.driver, 0.0
     for plan in decode_plans(rows, context, STEPS + 1, model.shape.vocabulary):
         driver.submit(plan)
         driver.drain(1 if began else 0)
-        # The first step may capture the graph.
+        # The clock starts after the first step, which may capture the graph.
         began = began or time.perf_counter()
     driver.drain(0)
     return time.perf_counter() - began
 
 
 def prefill_steps(results: Results, model: Model) -> None:
-    """Prompts that fill a whole step, relative to the rate of a large product."""
+    """Measure steps that prompts fill completely, relative to the rate of a large product."""
     budget = model.sizes.budget
     for count in (1, 8):
         prompt = min(budget // count, model.sizes.longest - 1)
@@ -253,7 +260,9 @@ def prefill_steps(results: Results, model: Model) -> None:
 
 
 def single(results: Results, model: Model) -> None:
-    """A single request, with and without graphs, and whether both give the same tokens."""
+    """Measure a single request with and without CUDA graphs, and check that both give the same
+    tokens.
+    """
     backend = model.driver.backend
     graphs, tables = backend._graphs, backend._on_device.tables
     decodes, prompts = graphs.decodes, graphs.prompts
@@ -261,7 +270,8 @@ def single(results: Results, model: Model) -> None:
         _single(results, model, captured=decodes is not None)
         graphs.decodes = graphs.prompts = None
         _single(results, model, captured=False)
-        # A graph reads whole block tables, and their width affects the splits of attention.
+        # A graph reads whole block tables. Their width affects how attention splits, so the run
+        # without graphs must read whole tables, too.
         backend._on_device.tables = lambda slots, _blocks: tables(slots, None)
         eager = _single(results, model, captured=False, whole_tables=True)
         graphs.decodes, graphs.prompts = decodes, prompts
@@ -279,7 +289,7 @@ def single(results: Results, model: Model) -> None:
 def _single(
     results: Results, model: Model, *, captured: bool, whole_tables: bool = False
 ) -> list[int]:
-    """Tokens of a single request."""
+    """Run a single request, record its speed, and return its tokens."""
     lengths = [(8, 6) if model.timing.dry else (128, 128)]
     (own,) = asked = requests(lengths, model.shape.vocabulary)
     model.driver.run(asked, 1)
@@ -296,5 +306,5 @@ def _single(
 
 
 def share(found: float, ceiling: float) -> float | None:
-    """Fraction of a ceiling; None if the ceiling is unknown."""
+    """`found` as a fraction of a ceiling; None if the ceiling is unknown."""
     return found / ceiling if ceiling else None

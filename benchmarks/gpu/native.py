@@ -1,4 +1,6 @@
-"""Stand-ins for the compiled extension, which may not be built on a machine with a GPU."""
+"""Python replacements for the compiled extension, which may not be built on a machine with
+a GPU.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from multiprocessing.connection import Client, Connection, Listener
 
 
 def stand_in() -> None:
-    """Replace the extension's codec: sampling parameters are JSON."""
+    """Replace the extension `penstock._native`. Sampling parameters are JSON then."""
     module = types.ModuleType("penstock._native")
     module.decode_sampling = json.loads  # type: ignore[attr-defined]
     module.Star = Star  # type: ignore[attr-defined]
@@ -19,13 +21,15 @@ def stand_in() -> None:
 
 
 class PromptBudget:
-    """Stand-in for the budget of mixed steps, which an offline batch does not have."""
+    """Replaces the limit of prompt tokens next to decodes. It does nothing, because an offline
+    batch has no such limit.
+    """
 
     def observe(self, _decodes: int, _prompts: int, _seconds: float) -> None: ...
 
 
 class Star:
-    """Streams between the ranks of one host, with the interface of `penstock._native.Star`."""
+    """Streams between the ranks of one host, with the same interface as `penstock._native.Star`."""
 
     def __init__(
         self, address: str, key: bytes, rank: int, ranks: int, _capacity: int, patience: float
@@ -56,7 +60,9 @@ class Star:
 
 
 def _connected(at: tuple[str, int], key: bytes, patience: float) -> Connection:
-    """Retry: the first rank may not listen yet."""
+    """A connection to the first rank. Retries for `patience` seconds, because this rank may not
+    listen yet.
+    """
     end = time.monotonic() + patience
     while True:
         try:

@@ -1,6 +1,6 @@
 """One part of benchmarks/gpu/run.py: `python -m benchmarks.gpu.parts PART OUT.json END`.
 
-`--share 2/8`: the third of eight processes that divide the part.
+With `--share 2/8`, the process is the third of eight that divide the part's items.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SHARED = {
     "kernels": kernels.compile_all,
     "tiles": tiles.compile_all,
 }
-"""Work that processes divide before the rest of the part runs."""
+"""Work that several processes divide among them, before the rest of the part runs."""
 
 
 def main() -> None:

@@ -22,7 +22,9 @@ COLOURS = {"loop": "#9aa5b1", "server": "#1f6feb"}
 
 
 def draw(found: Parts, path: Path) -> None:
-    """Bars for the loads that both have: fraction of the loop's rate, and tokens per second."""
+    """Draw bars for the loads that were run both ways: the server's rate as a fraction of the
+    loop's, and its tokens per second.
+    """
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,5 +1,5 @@
-"""Penstock as users run it, with the compiled extension: from a wheel, from this source tree if the
-extension is built in it, or as installed.
+"""Finds a Penstock with the compiled extension, as users run it: in a wheel, in this source tree if
+the extension is built there, or installed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Product:
 
     origin: str
     path: str
-    """PYTHONPATH for its processes."""
+    """PYTHONPATH for processes of this installation."""
     package: Path
 
     @property
@@ -35,24 +35,28 @@ class Product:
 
     @property
     def environment(self) -> dict[str, str]:
-        """This process's environment without PENSTOCK_ variables: a run sets its own flags."""
+        """The environment of this process without variables that begin with PENSTOCK_: a run sets
+        its own flags.
+        """
         own = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK_")}
         return {**own, "PYTHONPATH": self.path}
 
     def is_this_tree(self) -> bool:
-        """True if the packages have the same Python files as this source tree."""
+        """Whether the installation has the same Python files as this source tree."""
         names = ("penstock", "penstock_lab", "penstock_ops")
         return all(_texts(self.package.parent / name) == _texts(SOURCES / name) for name in names)
 
 
 def unpack(wheel: Path, directory: Path) -> None:
-    """Unpack the wheel like pip would install it, without dependencies."""
+    """Unpack the wheel as pip would install it, but without dependencies."""
     with zipfile.ZipFile(wheel) as opened:
         opened.extractall(directory)
 
 
 def find(wheel: Path | None) -> Product | None:
-    """The first of the three that has the extension, or None. `wheel`: an unpacked one."""
+    """The first of the three places that has the compiled extension; None if none has. `wheel` is
+    the directory of an unpacked one.
+    """
     there = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     given = [each for each in there if each and Path(each).resolve() not in (ROOT, SOURCES)]
     places = {"the wheel": [str(wheel), *given]} if wheel else {}

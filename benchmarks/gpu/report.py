@@ -1,4 +1,6 @@
-"""Results of a run as Markdown: goals first, then the tables and errors of each part."""
+"""Writes the results of a GPU run as Markdown: goals first, then the tables and errors of each
+part.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +16,17 @@ DRY = (
     "a GPU**, and none of them says how fast anything is."
 )
 SEQUENCES = 64
-"""Number of rows of the decode steps in the goal."""
+"""Number of sequences in the decode steps for which there is a goal."""
 SAME_AS_LOOP = ("W2", "W3")
-"""Loads for which the server must reach 90% of the backend's rate."""
+"""Loads in which the server must reach 90% of the rate of the loop over the same backend."""
 START_S = {
     "Qwen3-0.6B": {COLD: 8.0, WARM: 5.0},
     "Qwen3-8B": {COLD: 8.0, WARM: 5.0},
     "Qwen3-30B-A3B": {WARM: 9.0},
 }
-"""Goals by the state of the kernel cache."""
+"""Goals in seconds for the start of a server, by model and by whether Triton's cache has the
+kernels.
+"""
 FIRST_TOKEN_MS = {"Qwen3-0.6B": 4.0, "Qwen3-8B": 10.0, "Qwen3-30B-A3B": 12.0}
 
 
@@ -46,13 +50,13 @@ def report(found: Parts, dry: bool) -> str:
 
 
 def _first(title: str, rows: Iterable[dict[str, Any]]) -> list[str]:
-    """A table of the results, or nothing."""
+    """Lines of a table with `rows`; nothing without rows."""
     listed = list(rows)
     return [*table(title, listed), ""] if listed else []
 
 
 def _warnings(found: Parts) -> Iterator[str]:
-    """Caveats that must precede the numbers."""
+    """Lines with warnings to read before the numbers."""
     reasons: dict[str, list[str]] = {}
     for name, part in found.items():
         if (reason := part["results"].get(NOT_SERVED)) is not None:
@@ -68,7 +72,7 @@ def _state(name: str, part: dict[str, Any]) -> dict[str, Any]:
 
 
 def goals(found: Parts) -> Iterator[dict[str, Any]]:
-    """Goals, and the results for them. Rows without a result are left out."""
+    """Rows with each goal and its result. Goals without a result are left out."""
     for row in beside_loops(found):
         if row["load"] in SAME_AS_LOOP and row["ratio"] is not None:
             title = f"{row['model']}: server, {row['load']}, share of the loop's rate"
@@ -102,7 +106,7 @@ def _goals_of_backend(name: str, results: dict[str, Any]) -> Iterator[dict[str, 
             for row in results.get("speeds", [])
             if row["case"].startswith("decode 256")
             and row["of_memory"] is not None
-            # Only the default number of splits.
+            # Only cases with the default number of splits count.
             and row["case"].endswith("splits None")
         ]
         title = "decode attention, least share of the memory bandwidth"
@@ -134,7 +138,7 @@ def _goal(title: str, wanted: float, best: Any, found: list[float]) -> Iterator[
 
 
 def table(title: str, value: Any) -> list[str]:
-    """A list of rows as a table, anything else as a line."""
+    """Markdown lines of a result: a list of rows as a table, anything else as a line."""
     if not (isinstance(value, list) and value and isinstance(value[0], dict)):
         return [f"* {title}: {shown(value)}"]
     columns = list(dict.fromkeys(name for row in value for name in row))

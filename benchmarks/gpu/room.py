@@ -1,4 +1,4 @@
-"""Directories for checkpoints of random numbers, with cleanup."""
+"""Temporary directories for checkpoints of random numbers, and their removal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 MEMORY = Path("/dev/shm")
 SPARE = 8 << 30
-"""Memory to leave free when a checkpoint is kept in memory."""
+"""Bytes of memory that must stay free if a checkpoint is kept in memory."""
 
 
 class NoRoomError(Exception):
@@ -20,8 +20,8 @@ class NoRoomError(Exception):
 
 @contextmanager
 def room_for(size: int, owner: int) -> Iterator[Path]:
-    """A temporary directory for `size` bytes: in memory, so that no disk is measured, else on the
-    disk of temporary files. NoRoomError if neither has room.
+    """A temporary directory with room for `size` bytes. It is in memory if possible, so that no
+    disk is measured, else on the disk for temporary files. NoRoomError if neither has room.
     """
     from penstock.config.machine import available_memory
 
@@ -36,13 +36,17 @@ def room_for(size: int, owner: int) -> Iterator[Path]:
 
 @contextmanager
 def small_room(owner: int) -> Iterator[Path]:
-    """A directory from which programs can be loaded, which a file system in memory may forbid."""
+    """A temporary directory from which programs can be loaded. A file system in memory may forbid
+    this.
+    """
     with tempfile.TemporaryDirectory(prefix=_prefix(owner)) as directory:
         yield Path(directory)
 
 
 def sweep(owner: int) -> None:
-    """Remove leftovers of killed parts. `owner`: the process that started them."""
+    """Remove directories that killed parts have left. `owner`: id of the process that started the
+    parts.
+    """
     for place in (MEMORY, Path(tempfile.gettempdir())):
         for left in place.glob(f"{_prefix(owner)}*"):
             shutil.rmtree(left, ignore_errors=True)

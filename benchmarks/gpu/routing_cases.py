@@ -1,4 +1,6 @@
-"""Kernel calls before and after the products of experts."""
+"""Calls of the kernels that run before and after the products of experts: sorting rows, combining
+results.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ def routes(
 
 
 def sorts(make: Maker, rows: int, k: int, experts: int) -> Case:
-    """Experts in the second half get few rows."""
+    """Sorts rows by expert. Experts in the second half get few rows."""
     indices = _indices(make, rows, k, experts)
     pair = (sort_by_expert_triton, sort_by_expert_reference)
     return Case("order by expert", *pair, (indices, experts), bytes=rows * k * 12)
@@ -57,8 +59,8 @@ def combines(
     bias: bool = False,
     gate: bool | None = None,
 ) -> Case:
-    """Some experts belong to another rank. `gate`: whether the shared expert has a gate; None: no
-    shared expert.
+    """Combines the experts' results. Some experts belong to another rank. `gate`: whether the
+    shared expert has a gate; None: there is no shared expert.
     """
     beside = None
     if gate is not None:

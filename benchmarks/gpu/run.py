@@ -41,15 +41,18 @@ from benchmarks.gpu.server import PREFIX  # noqa: E402
 
 @dataclass(frozen=True)
 class Part:
-    """A part, and its seconds in a full and in a short run; 0: not part of a short run."""
+    """A part of the measurements, with its time limit in seconds in a full and in a short run; 0 if
+    a short run does not have it.
+    """
 
     name: str
     seconds: int
     short: int = 0
 
 
-# Parts that validate the rest come first, then the most user-visible ones. All limits together fit
-# into a run, even if every part is killed at its limit; unused time goes to later parts.
+# Parts that validate the others come first, then those that users notice most. All limits together
+# fit into a run, even if every part is killed at its limit; later parts get the time that earlier
+# ones do not use.
 PARTS = (
     Part("correctness", 70, 42),
     Part("machine", 10, 10),
@@ -69,7 +72,9 @@ PARTS = (
 MINUTES = 10.0
 SHORT_MINUTES = 8.0
 MARGIN = 0.95
-"""Fraction of the minutes for the parts. The rest is for start-up and for fetching the results."""
+"""Fraction of `--minutes` that the parts may use. The rest is for start-up and for fetching the
+results.
+"""
 KILL_SECONDS = 5
 LEAST_SECONDS = 10
 ERROR_LINES = 15
@@ -94,7 +99,7 @@ def main() -> int:
 
 
 def run(options: argparse.Namespace, words: Sequence[str]) -> int:
-    """Run all requested parts. Returns 1 if one failed."""
+    """Run all requested parts and write the report. Returns 1 if a part failed."""
     short = options.minutes < SHORT_MINUTES and not options.parts
     limits = {part.name: part.short if short else part.seconds for part in PARTS}
     names = [name for name in limits if limits[name] and name in (options.parts or limits)]
@@ -112,7 +117,9 @@ def run(options: argparse.Namespace, words: Sequence[str]) -> int:
 
 
 def reported(found: dict[str, Any], dry: bool) -> str:
-    """The report. An error in it does not stop the remaining parts."""
+    """The report as Markdown. If it cannot be written, a text with the error, so that remaining
+    parts still run.
+    """
     try:
         return report(found, dry)
     except Exception:  # noqa: BLE001 - of any kind: what was found is in results.json
@@ -120,7 +127,9 @@ def reported(found: dict[str, Any], dry: bool) -> str:
 
 
 def run_part(name: str, limit: float, out: Path, words: Sequence[str]) -> dict[str, Any]:
-    """Results of a part, even if it failed or timed out. `words`: its flags."""
+    """Run a part in a process; returns its results, even if it failed or reached its time limit.
+    `words`: flags for the process.
+    """
     path, log = (out.resolve() / f"{name}.{kind}" for kind in ("json", "log"))
     began = time.monotonic()
     path.unlink(missing_ok=True)
@@ -128,7 +137,7 @@ def run_part(name: str, limit: float, out: Path, words: Sequence[str]) -> dict[s
         return {"state": "no time left", "seconds": 0.0, "error": "", "results": {}}
     given = os.environ.get("PYTHONPATH")
     paths = os.pathsep.join([str(ROOT), str(ROOT / "python"), *([given] if given else [])])
-    # The limit includes the part's imports.
+    # The part's time limit includes its imports.
     module = f"benchmarks.gpu.{'server' if name.startswith(PREFIX) else 'parts'}"
     command = [sys.executable, "-m", module, name, str(path), str(began + limit), *words]
     with log.open("w") as written:
@@ -136,7 +145,7 @@ def run_part(name: str, limit: float, out: Path, words: Sequence[str]) -> dict[s
             command,
             stdout=written,
             stderr=written,
-            # cuFile writes its log to the working directory.
+            # cuFile (GPUDirect Storage) writes its log to the working directory.
             cwd=out,
             env={**os.environ, "PYTHONPATH": paths},
             start_new_session=True,
@@ -154,9 +163,9 @@ def run_part(name: str, limit: float, out: Path, words: Sequence[str]) -> dict[s
 
 
 def ended(process: subprocess.Popen[bytes], limit: float) -> str:
-    """Wait for a part, for at most `limit` seconds, and return its state. The whole session is
-    killed, including the ranks it started. A process that survives SIGKILL (hung in the driver) is
-    left behind.
+    """Wait for the process of a part, for at most `limit` seconds, and return its state as text.
+    Then kill its whole session, including ranks that it started. A process that survives SIGKILL,
+    because it hangs in the driver, is left behind.
     """
     try:
         status = process.wait(limit)

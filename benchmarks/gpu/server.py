@@ -28,24 +28,24 @@ from benchmarks.gpu.sizes import DRY, FULL
 from benchmarks.gpu.weights import NUMBERS, size_of, write_random
 
 PREFIX = "serve-"
-"""Prefix of part names, followed by the model name."""
+"""Prefix of the names of these parts; the name of a model follows."""
 NOT_SERVED = "the product's server was not measured"
 SAME_SOURCES = "its Python files are this source tree's"
 STARTS, RUNS, LOG = "starts", "runs", "log of the start"
 COLD, WARM = "none", "all"
-"""Kernels of the model in Triton's cache at a start."""
+"""Which of the model's kernels Triton's cache has when a server starts."""
 HOST = "127.0.0.1"
 POLL_S = 0.005
 STOP_S = 5.0
 LOG_LINES = 20
 TINY_NUMBERS = 1 << 16
-# The most user-visible loads first.
+# Orders of the loads: those that users notice most come first.
 ORDER = ("first", "P128", "W2", "W3", "C128", "rate20", "W1", "W4", "W5", "C256")
 SHORT_ORDER = ("first", "P128", "W2", "W3", "C128", "rate20")
 LARGE_ORDER = ("first", "P128", "W2", "W3", "W1")
 DRY_ORDER = ("first", "W2", "rate20")
 DRY_MODEL = "Qwen3-0.6B"
-"""The model of a dry run: a start takes seconds of CPU time."""
+"""The only model in a dry run, because each start takes seconds of CPU time."""
 
 
 def main() -> None:
@@ -68,7 +68,9 @@ def main() -> None:
 def measure(
     results: Results, product: Product, name: str, logs: Path, *, dry: bool, short: bool
 ) -> None:
-    """Two starts, the second with compiled kernels in the cache, followed by all loads."""
+    """Start the server twice, the second time with compiled kernels in the cache, and then run all
+    loads.
+    """
     results.note("product", product.origin)
     results.note(SAME_SOURCES, product.is_this_tree())
     shape, owner = shape_of(name, dry), os.getppid()
@@ -94,7 +96,7 @@ def loads(name: str, dry: bool, short: bool) -> list[Workload]:
 
 @dataclass
 class Run:
-    """Servers of one checkpoint."""
+    """Starts servers with one checkpoint, and measures them."""
 
     results: Results
     product: Product
@@ -103,12 +105,12 @@ class Run:
     dry: bool
     logs: Path
     kernels: Path
-    """Triton's cache directory."""
+    """Directory of Triton's kernel cache."""
     asked: int = 0
 
     def start(self, kernels: str, runs: Sequence[Workload]) -> None:
-        """Run a server from start to end. RuntimeError with the end of its log if it does not get
-        ready, or exits by itself.
+        """Start a server, run the loads `runs` on it, and stop it. RuntimeError with the end of its
+        log if it does not become ready, or if it exits by itself.
         """
         log = self.logs / f"server-{kernels}.log"
         with served(self.product, self._words(), self.kernels, log, self.results) as server:
@@ -133,15 +135,15 @@ class Run:
             self.results.row(LOG, compiled_kernels=kernels, line=line.partition(", listening")[0])
 
     def _run(self, kernels: str, server: Server, load: Workload) -> None:
-        """Run a load with the product's client, and record its row."""
+        """Run a load with `penstock bench serve`, and record its results in a row."""
         file, left = self.logs / f"{load.name}.json", self.results.left - STOP_S
         file.unlink(missing_ok=True)
         self.asked += 1
         command = [
             *(*self.product.command, "bench", "serve", "--base-url", server.url),
             *("--prompt-ids", "--vocab-size", str(self.vocabulary), *load.words),
-            # A different seed for each load, so that no prompt shares a prefix with an earlier
-            # load's.
+            # Each load has a different seed, so that no prompt shares a prefix with one of an
+            # earlier load.
             *("--seed", str(self.asked), "--disable-tqdm", "--save-result"),
             *("--result-dir", str(self.logs), "--result-filename", file.name),
         ]
@@ -175,7 +177,7 @@ class Run:
 
 
 def row_of(load: Workload, found: dict[str, Any]) -> dict[str, Any]:
-    """A client result as a row. Times are in ms."""
+    """The client's result as a row of the table. Times are in milliseconds."""
     return {
         "workload": load.name,
         "requests": found["completed"],
@@ -199,7 +201,7 @@ class Server:
         self._port, self._log = port, log
         self._began = time.monotonic()
         with log.open("w") as written:
-            # In this process's session, so that it is killed with it.
+            # The server stays in this process's session, so that it is killed with this process.
             self.process = subprocess.Popen(
                 [*product.command, *words, "--host", HOST, "--port", str(port)],
                 stdin=subprocess.DEVNULL,
@@ -210,8 +212,8 @@ class Server:
         self.ready_s = 0.0
 
     def wait(self, patience: float) -> None:
-        """Wait until the server is ready. RuntimeError if it exits before, or is not ready after
-        `patience` seconds.
+        """Wait until the server is ready. RuntimeError if it exits before that, or is not ready
+        `patience` seconds after its start.
         """
         while not self._ready():
             self.check()
@@ -252,7 +254,7 @@ class Server:
 def served(
     product: Product, words: Sequence[str], kernels: Path, log: Path, results: Results
 ) -> Iterator[Server]:
-    """A ready server, which is stopped at the end."""
+    """Context with a server that is ready. The server is stopped at the end."""
     server = Server(product, words, kernels, log)
     try:
         server.wait(results.left - STOP_S)

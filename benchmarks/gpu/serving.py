@@ -1,4 +1,6 @@
-"""Requests directly on the backend: mini-sglang's offline table, and closed loops."""
+"""Measures requests on the backend without a server: mini-sglang's offline table, and
+closed loops.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def closed_loop(results: Results, model: Model, workload: Workload) -> None:
-    """Run the workload under the product's scheduler, without its front door."""
+    """Run the workload with Penstock's scheduler on the backend, without the API server."""
     own = workload.tiny() if model.timing.dry else workload
     lengths = [(own.prompt, own.output)] * own.count
     asked = requests(lengths, model.shape.vocabulary, own.prefix)
@@ -39,13 +41,17 @@ def closed_loop(results: Results, model: Model, workload: Workload) -> None:
 
 
 def offline_lengths(dry: bool) -> list[tuple[int, int]]:
-    """256 prompt and output lengths of 100 to 1024 tokens each."""
+    """(prompt tokens, output tokens) of 256 requests, each from 100 to 1024; few and short ones in
+    a dry run.
+    """
     drawn, (low, high, count) = random.Random(0), (4, 12, 6) if dry else (100, 1024, 256)
     return [(drawn.randint(low, high), drawn.randint(low, high)) for _ in range(count)]
 
 
 def offline(results: Results, model: Model) -> None:
-    """Submit all requests at once; the KV blocks limit how many run."""
+    """Measure a batch whose requests are all submitted at once; the KV blocks limit how many run at
+    the same time.
+    """
     lengths = offline_lengths(model.timing.dry)
     steps = model.driver.steps
     seconds = model.driver.run(requests(lengths, model.shape.vocabulary), len(lengths))
@@ -66,8 +72,9 @@ def offline(results: Results, model: Model) -> None:
 def least_seconds(
     shape: Shape, lengths: Sequence[tuple[int, int]], steps: int, ceilings: Ceilings
 ) -> float:
-    """Lower bound in seconds at the measured ceilings: weights are read once per step, keys once
-    per token, plus the prompts' products. Zero if the ceilings are unknown.
+    """Lower bound in seconds for a batch, at the measured ceilings: weights are read once in each
+    step, the KV that a token sees once for each output token, and prompts are computed at the rate
+    of a large product. Zero if the ceilings are unknown.
     """
     if not ceilings.bandwidth or not ceilings.rate:
         return 0.0

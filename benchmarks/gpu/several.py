@@ -1,5 +1,5 @@
-"""A model sharded over several GPUs. All ranks run the same items; the first one writes the
-results.
+"""Measures a model that is sharded over several GPUs. All ranks run the same items; the first rank
+writes the results.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from penstock.backends.torch.step.captures import capture_cuda
 
 NAME = "Qwen3-14B"
 MOST = 8
-"""Maximum ranks: the model has this number of KV heads."""
+"""Maximum number of ranks, which is the model's number of KV heads."""
 
 
 def measure(results: Results, timing: Timing, ceilings: Ceilings) -> None:
-    """The first rank: starts the others, and waits for them at the end."""
+    """Run the first rank: it starts the other ranks, and waits for them at the end."""
     there = 2 if timing.dry else torch.cuda.device_count()
     if there < 2:
         results.row(ABSENT, item="ranks", reason=f"several GPUs are needed; there is {there}")
@@ -64,7 +64,9 @@ def _other(first: Rank, at: int, directory: Path, dry: bool) -> subprocess.Popen
 
 
 def run(results: Results, timing: Timing, ceilings: Ceilings, rank: Rank, directory: Path) -> None:
-    """Run all items on a rank. No item is left out: ranks with different items would deadlock."""
+    """Run all items on a rank. Every rank must run every item, because ranks with different items
+    would wait for each other forever.
+    """
     logging.basicConfig(level=logging.INFO)
     stand_in()
     if not timing.dry:
@@ -79,8 +81,8 @@ def run(results: Results, timing: Timing, ceilings: Ceilings, rank: Rank, direct
 
 
 def _sums(results: Results, timing: Timing, model: models.Model) -> None:
-    """All-reduces over the ranks, as after each attention and feed-forward: the default way, and by
-    NCCL if small sums use symmetric memory by default.
+    """Measure all-reduces over the ranks, as after each attention and feed-forward layer: in the
+    default way, and with NCCL if the default for small sums uses symmetric memory.
     """
     group = model.driver.backend._ranks.group
     ways = {"as served": group.sum}
@@ -89,7 +91,7 @@ def _sums(results: Results, timing: Timing, model: models.Model) -> None:
     elif not timing.dry:
         results.row(ABSENT, item="symmetric memory", reason="the log of this part says why")
     for rows in (1, 4) if timing.dry else (1, 4, 16, 32, 64, 256, 8192):
-        # Zeros, because repeated sums of them stay zero.
+        # Zeros, because they stay zero if they are summed again and again.
         x = torch.zeros(rows, model.shape.hidden, dtype=timing.dtype, device=timing.device)
         for way, add in ways.items():
             seconds = _of_sums(timing, partial(add, x))
@@ -98,8 +100,8 @@ def _sums(results: Results, timing: Timing, model: models.Model) -> None:
 
 
 def _of_sums(timing: Timing, add: Callable[[], torch.Tensor], calls: int = 20) -> float:
-    """Seconds per sum of `calls` sums in a graph, as in decode steps. All ranks start together,
-    because the first sum waits for all of them.
+    """Seconds for each of `calls` sums in a CUDA graph, as in decode steps. All ranks start at the
+    same time, because the first sum waits for all of them.
     """
 
     def work() -> torch.Tensor:
@@ -124,7 +126,9 @@ def _of_sums(timing: Timing, add: Callable[[], torch.Tensor], calls: int = 20) -
 
 
 def main() -> None:
-    """Entry point of other ranks. Arguments: rank, number of ranks, address, key, checkpoint."""
+    """Entry point of the ranks other than the first. Arguments: rank, number of ranks, address,
+    key, checkpoint.
+    """
     own, ranks, address, key, directory, *dry = sys.argv[1:]
     rank = Rank(int(own), int(ranks), address, key)
     results = Results(None, float("inf"))

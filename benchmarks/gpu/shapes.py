@@ -1,7 +1,7 @@
-"""Shapes of published models, and checkpoints of them that take no disk space.
+"""Shapes of published models, and checkpoints in these shapes that take no disk space.
 
-The checkpoint is a sparse file of zeros, which the backend loads like any other. `weights.py`
-writes one with random numbers.
+Such a checkpoint is a sparse file of zeros, which the backend loads like any other. `weights.py`
+writes one with random numbers instead.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Shape:
     heads: int
     kv_heads: int
     width: int
-    """Inner width of a feed-forward, or of an expert."""
+    """Inner width of a feed-forward layer, or of each expert."""
     experts: int = 0
     chosen: int = 0
     tied: bool = False
@@ -30,7 +30,9 @@ class Shape:
     d: int = 128
 
     def config(self, longest: int) -> dict[str, Any]:
-        """config.json in the format of Hugging Face."""
+        """The content of config.json in Hugging Face's format. `longest` is the maximum length in
+        tokens.
+        """
         made = {
             "architectures": ["Qwen3MoeForCausalLM" if self.experts else "Qwen3ForCausalLM"],
             "model_type": "qwen3_moe" if self.experts else "qwen3",
@@ -86,17 +88,17 @@ class Shape:
 
     @property
     def attention(self) -> int:
-        """Elements of a layer's attention projections."""
+        """Number of weights in the attention projections of a layer."""
         return 2 * (self.heads + self.kv_heads) * self.d * self.hidden
 
     @property
     def expert(self) -> int:
-        """Elements of a feed-forward, or of an expert."""
+        """Number of weights in a feed-forward layer, or in one expert."""
         return 3 * self.hidden * self.width
 
     def step_bytes(self, rows: int) -> float:
-        """Minimum bytes of weights that a step of `rows` rows reads, in bfloat16: the head and the
-        layers, with the expected number of experts under random routing.
+        """Minimum bytes of weights in bfloat16 that a step of `rows` rows reads: the output head
+        and the layers, with the expected number of experts if routing is random.
         """
         met = 1.0
         if self.experts:
@@ -105,11 +107,13 @@ class Shape:
         return 2 * (self.layers * layer + self.vocabulary * self.hidden)
 
     def kv_bytes(self, tokens: int) -> int:
-        """Bytes of keys and values of `tokens` tokens, in bfloat16."""
+        """Bytes of keys and values for `tokens` tokens in all layers, in bfloat16."""
         return 2 * 2 * self.layers * self.kv_heads * self.d * tokens
 
     def prompt_operations(self, prompt: int) -> int:
-        """Operations of a prompt: products of all layers and attention, without the head."""
+        """Number of operations for a prompt of `prompt` tokens: matrix products of all layers, and
+        attention, without the output head.
+        """
         matrices = self.layers * (self.attention + self.expert * (self.chosen or 1))
         seen = prompt * (prompt + 1) // 2
         return 2 * matrices * prompt + 4 * self.layers * self.heads * self.d * seen
@@ -126,7 +130,9 @@ TINY_EXPERTS = Shape(2, 32, 4, 2, 64, 4, 2, vocabulary=256, d=32)
 
 
 def shape_of(name: str, dry: bool) -> Shape:
-    """The model's shape; in a dry run, a tiny one, with experts if the model has some."""
+    """The shape of the model `name`. In a dry run a tiny shape, with experts if the model
+    has some.
+    """
     shape = SHAPES[name]
     if not dry:
         return shape
@@ -134,8 +140,8 @@ def shape_of(name: str, dry: bool) -> Shape:
 
 
 def write_checkpoint(directory: Path, shape: Shape, longest: int) -> None:
-    """A checkpoint directory in the published layout. All numbers are zero and take no disk
-    space.
+    """Write a checkpoint directory in the published layout. All its numbers are zero and take no
+    disk space.
     """
     (directory / "config.json").write_text(json.dumps(shape.config(longest)))
     header, size = header_of(shape.tensors())
@@ -145,9 +151,7 @@ def write_checkpoint(directory: Path, shape: Shape, longest: int) -> None:
 
 
 def header_of(tensors: Iterable[tuple[str, tuple[int, ...]]]) -> tuple[bytes, int]:
-    """Header of a safetensors file with these tensors in bfloat16, and the size of the data after
-    it.
-    """
+    """(header of a safetensors file with these tensors in bfloat16, bytes of the data after it)."""
     entries, at = {}, 0
     for name, size in tensors:
         end = at + 2 * math.prod(size)

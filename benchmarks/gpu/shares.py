@@ -1,5 +1,5 @@
-"""Divides the items of a part between processes: Triton compiles on one core, and its cache has the
-kernels that any process compiled.
+"""Divides the items of a part among several processes, because Triton compiles on one core. Its
+cache on disk then has the kernels that any of the processes compiled.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TypeVar
 from benchmarks.gpu.items import Results
 
 MOST = 12
-"""Maximum processes: each takes half a gigabyte of GPU memory."""
+"""Maximum number of processes. Each takes half a gigabyte of GPU memory."""
 Item = TypeVar("Item")
 
 
@@ -37,12 +37,12 @@ class Share:
 
 
 def spread(results: Results, part: str, path: Path, end: float, dry: bool) -> None:
-    """Run all shares of `part`, and merge their results."""
+    """Run all shares of the part in processes, and merge their results."""
     count = 2 if dry else max(1, min(MOST, os.cpu_count() or 1))
     paths = [path.with_name(f"{path.stem}.{own}.json") for own in range(count)]
     for each in paths:
         each.unlink(missing_ok=True)
-    # In this process's session, so that they are killed with it.
+    # The processes stay in this process's session, so that they are killed with it.
     started = [
         subprocess.Popen(
             [sys.executable, "-m", "benchmarks.gpu.parts", part, str(each), str(end)]
@@ -64,7 +64,7 @@ def spread(results: Results, part: str, path: Path, end: float, dry: bool) -> No
 
 def _wait(results: Results, name: str, process: subprocess.Popen[bytes], end: float) -> None:
     try:
-        # Leave a second to merge the results.
+        # End a second early, to merge the results.
         status = process.wait(max(0.1, end - 1 - time.monotonic()))
     except subprocess.TimeoutExpired:
         results.fail(name, "did not end in time")

@@ -1,4 +1,4 @@
-"""Sizes of the backend, in the product's server and in the benchmark's driver."""
+"""Limits with which the backend runs, in Penstock's server and in the benchmark's driver."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from penstock.config import ON_GPUS
 
 BLOCK = 64
-"""Tokens per KV block."""
+"""Tokens in a KV block."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Limits of a step and of a sequence, in tokens and sequences."""
+    """Maximum tokens (`budget`) and sequences of a step, and maximum length of a sequence in
+    tokens.
+    """
 
     dry: bool
     budget: int
@@ -25,5 +27,5 @@ DRY = Sizes(dry=True, budget=256, sequences=4, longest=256)
 
 
 def blocks_of(tokens: int) -> int:
-    """KV blocks of a sequence of `tokens` tokens."""
+    """Number of KV blocks for a sequence of `tokens` tokens."""
     return -(-tokens // BLOCK)

@@ -1,4 +1,4 @@
-"""Calls of the few-rows kernels."""
+"""Calls of the kernels for products with few rows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SHAPES = {
     "down": (4096, 12288, None),
     "head": (151936, 4096, None),
 }
-"""The matrix products of Qwen3-8B."""
+"""Matrix products of Qwen3-8B: (outputs, inputs, activation) by name."""
 
 
 def products(
@@ -74,8 +74,8 @@ def layers(
     tiling: Tiling | None = None,
     size: int = 256 << 20,
 ) -> Case:
-    """Matrices of several layers, larger in total than the GPU's cache. By torch if there is no
-    tiling.
+    """Products with the matrices of several layers, which in total are larger than the GPU's cache.
+    Without a `tiling`, torch computes them.
     """
     count = -(-size // (outputs * inputs * make.dtype.itemsize))
     weights = tuple(make.numbers(outputs, inputs) * inputs**-0.5 for _ in range(count))
@@ -103,7 +103,7 @@ def layers(
 
 
 def choices(make: Maker, rows: int, hidden: int, router: Router, experts: int, **more: Any) -> Case:
-    """The router's product and the expert selection."""
+    """The router's product, followed by the choice of experts."""
     weight = make.numbers(experts + router.gate, hidden) * hidden**-0.5
     made = Router(weight, router.rule, router.chosen, own=router.own, gate=router.gate, **more)
     pair = (route_rows_triton, route_rows_reference)
@@ -125,8 +125,8 @@ def mixtures(
     elsewhere: bool = False,
     gate: bool | None = None,
 ) -> Case:
-    """`elsewhere`: half as many additional experts belong to another rank. `gate`: whether the
-    shared expert has a gate; None: no shared expert.
+    """Experts with few rows. `elsewhere`: half as many additional experts belong to another rank.
+    `gate`: whether the shared expert has a gate; None: there is no shared expert.
     """
     gate_up = matrix(make, form, experts, 2 * width, hidden, bias=bias)
     down = matrix(make, form, experts, hidden, width, bias=bias)
@@ -179,7 +179,9 @@ ROUTERS = (
     ),
     (40, Router(torch.empty(0), Rule("softmax"), 3, own=range(7, 29), gate=True), {}),
 )
-"""Rules of the model families. The numbers of experts are not powers of two."""
+"""(number of experts, router, options) for the routing rules of the model families. The numbers of
+experts are not powers of two.
+"""
 
 
 def routers(make: Maker, rows: int, hidden: int) -> list[Case]:
@@ -191,7 +193,7 @@ def routers(make: Maker, rows: int, hidden: int) -> list[Case]:
 
 
 def real(make: Maker) -> Iterator[Named]:
-    """Products of Qwen3-8B and experts of Qwen3-30B-A3B, in each variant."""
+    """Products of Qwen3-8B and experts of Qwen3-30B-A3B, in each kernel variant."""
     for (name, (outputs, inputs, rule)), rows, way in product(SHAPES.items(), BUCKETS, WAYS):
         more = {"activation": rule, "tiling": WAYS[way]}
         yield (
@@ -211,7 +213,7 @@ def _router(make: Maker, rows: int) -> Case:
 
 
 def odd(make: Maker) -> Iterator[Named]:
-    """Small shapes that reach every option and boundary."""
+    """Small shapes that reach every option and boundary of these kernels."""
     clamped = Activation("clamped", 2.0, 1.7, 1.0)
     for name, tiling in WAYS.items():
         for rows, outputs, inputs in ((1, 70, 4112), (8, 5, 16), (9, 1000, 2064)):

@@ -1,4 +1,4 @@
-"""Calls of the kernels at the beginning and end of a step: finding rows, and sampling."""
+"""Calls of the kernels at the beginning and the end of a step: looking up rows, and sampling."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def draws(
     softcap: float = 0.0,
     spread: float = 2.0,
 ) -> Case:
-    """Rows with all `rules` (top-k, top-p, min-p), every seventh greedy. Some logits are equal,
-    some are minus infinity or NaN.
+    """Sampling of rows with all `rules` (top-k, top-p, min-p) in turn; every seventh row is greedy.
+    Some logits are equal, and some are minus infinity or NaN.
     """
     logits = ((make.wide(rows, vocabulary) * 4 * spread).round() / 4).to(make.dtype)
     logits[:, 3::11] = -math.inf
@@ -44,7 +44,7 @@ def draws_of(
     *,
     softcap: float = 0.0,
 ) -> Case:
-    """Rows of logits, each with a rule and a temperature."""
+    """Sampling of given logits, each row with its rule and temperature."""
     rows = len(logits)
 
     def column(values: Sequence[float]) -> Tensor:
@@ -72,8 +72,8 @@ def draws_of(
 
 
 def rows(make: Maker, counts: Sequence[int], groups: int, size: int) -> Case:
-    """Sequences with these row counts; the first one is padding. Some tokens are the last sampled
-    ones.
+    """Lookup of the rows of sequences that have these numbers of rows; the first sequence is
+    padding. Some tokens are those that their sequence sampled last.
     """
     sequences = [s for s, count in enumerate(counts) for _ in range(count)]
     starts = [37 * s for s in range(len(counts))]

@@ -1,4 +1,4 @@
-"""Transfers of KV blocks between GPU memory and pinned memory, or files."""
+"""Measures transfers of KV blocks between GPU memory and pinned host memory, or files."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from penstock.backends.torch.kv.staging import PinnedSlots
 from penstock.core.transfer import RAM, Transfer, TransferKind
 
 END_S = 10.0
-"""Time-out in seconds of copies."""
+"""Timeout in seconds of a copy."""
 REMEDY = "pip install 'penstock[gds]'"
 
 
 def measure(results: Results, timing: Timing) -> None:
-    """All measurements with blocks of Qwen3-8B, 9 MiB each."""
+    """Run all measurements, with blocks of Qwen3-8B (9 MiB each)."""
     shape, blocks = (TINY, 8) if timing.dry else (SHAPES["Qwen3-8B"], 128)
     results.item("plain copies", lambda: _plain(results, timing, shape, blocks))
     results.item("RAM tier", lambda: _ram(results, timing, shape, blocks))
@@ -50,7 +50,7 @@ def _layout(shape: Shape, timing: Timing) -> Layout:
 
 
 def _rate(timing: Timing, size: int, work: Callable[[], object]) -> float:
-    """Bytes per second, the better of two runs."""
+    """Bytes per second at which `work` transfers `size` bytes: the better of two runs."""
     seconds = []
     for _ in range(2):
         timing.wait()
@@ -62,7 +62,7 @@ def _rate(timing: Timing, size: int, work: Callable[[], object]) -> float:
 
 
 def _plain(results: Results, timing: Timing, shape: Shape, blocks: int) -> None:
-    """Rate of one large copy: the ceiling for the others."""
+    """Measure one large copy, whose rate is the ceiling for the other transfers."""
     size = blocks * _layout(shape, timing).block_bytes
     inside = torch.ones(size, dtype=torch.uint8, device=timing.device)
     outside = torch.ones(size, dtype=torch.uint8, pin_memory=not timing.dry)
@@ -72,7 +72,9 @@ def _plain(results: Results, timing: Timing, shape: Shape, blocks: int) -> None:
 
 
 def _ram(results: Results, timing: Timing, shape: Shape, blocks: int) -> None:
-    """The tier of `--kv-tier ram`: blocks are stored, overwritten in the pool, and loaded."""
+    """Measure the tier of `--kv-tier ram`: blocks are stored, overwritten in the pool, and loaded
+    again.
+    """
     layout = _layout(shape, timing)
     pools = make_pools([layout], [blocks], torch.device(timing.device))
     own = pools[0].blocks.normal_()
@@ -101,13 +103,13 @@ def _ram(results: Results, timing: Timing, shape: Shape, blocks: int) -> None:
 
 
 class HostCopies:
-    """Copies within host memory, for dry runs."""
+    """Copies within host memory, in place of a GPU's, for dry runs."""
 
     def pin(self, size: int) -> Tensor:
         return torch.zeros(size, dtype=torch.uint8)
 
     def unpin(self, memory: Tensor) -> None:
-        """No-op: memory is not pinned."""
+        """Does nothing, because this memory was not pinned."""
 
     def to_host(self, pairs: Sequence[Pair]) -> Copied:
         return _CopiedNow(pairs)
@@ -127,7 +129,7 @@ class _CopiedNow:
 
 
 def _files(results: Results, timing: Timing, shape: Shape, blocks: int) -> None:
-    """A file through pinned memory, and by kvikio if installed."""
+    """Measure a file that is copied through pinned memory, and with kvikio if that is installed."""
     size = blocks * _layout(shape, timing).block_bytes
     memory = torch.randint(0, 256, (size,), dtype=torch.uint8, device=timing.device)
     with tempfile.TemporaryDirectory() as temporary:
@@ -163,7 +165,9 @@ def _read(path: Path, host: Tensor, into: Tensor) -> None:
 def _kvikio(
     results: Results, timing: Timing, memory: Tensor, path: Path, mode: str, title: str
 ) -> None:
-    """Blocks to a file and back, by GPUDirect Storage (mode OFF) or POSIX calls (ON)."""
+    """Measure blocks written to a file and read back, by GPUDirect Storage (mode OFF) or by POSIX
+    calls (mode ON).
+    """
     into = torch.zeros_like(memory)
     own = path.with_name(f"kvikio-{mode}")
     try:
@@ -177,8 +181,9 @@ def _kvikio(
     except ImportError as error:
         results.row(ABSENT, item=title, reason=f"{error}: {REMEDY}")
     except RuntimeError as error:
-        # Missing GPUDirect driver, or a file system without support. POSIX calls need only CUDA's
-        # driver, so their errors are failures, and so are torch's GPU errors.
+        # Without the GPUDirect driver, or on a file system without its support, this is no failure.
+        # POSIX calls need only CUDA's driver, so their errors are failures, and so are torch's GPU
+        # errors.
         of_gpu = isinstance(error, (torch.OutOfMemoryError, torch.AcceleratorError))
         if of_gpu or (mode == "ON" and not timing.dry):
             raise

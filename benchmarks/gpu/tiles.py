@@ -1,5 +1,5 @@
-"""Attention and experts with other tile sizes than the default ones. Only a GPU run can rank them:
-machine code shows only how many tiles are prefetched and how many programs fit.
+"""Measures attention and experts with other tile sizes than the default ones. Only a GPU run can
+rank them: machine code shows only how many tiles are prefetched and how many programs fit.
 """
 
 from __future__ import annotations
@@ -68,8 +68,9 @@ Named = tuple[str, Callable[[], Case]]
 
 
 def shapes(make: Maker, dry: bool) -> Iterator[Named]:
-    """Qwen3-8B, 30B-A3B, and DeepSeek-V3 as one of eight ranks and with all heads. A name begins
-    with the kernel's, or with the form of the experts' matrices.
+    """Kernel calls in the shapes of Qwen3-8B, 30B-A3B, and DeepSeek-V3 as one of eight ranks and
+    with all heads. Each name begins with the name of the kernel, or with the format of the experts'
+    matrices.
     """
     scoring = Scoring(128**-0.5)
     if dry:
@@ -115,7 +116,7 @@ def tries(make: Maker, dry: bool) -> Iterator[tuple[str, Sizes, Callable[[], Cas
 
 
 def call(name: str, sizes: Sizes, case: Case) -> Any:
-    """Call the case with `sizes` in place of some of the default ones."""
+    """Launch the case with `sizes` in place of some of the kernel's default sizes."""
     module, function, _ = TRIED[name.split()[0]]
     served = getattr(module, function)
     with mock.patch.object(module, function, lambda *shape: {**served(*shape), **sizes}):
@@ -123,7 +124,7 @@ def call(name: str, sizes: Sizes, case: Case) -> Any:
 
 
 def seconds(timing: Timing, name: str, sizes: Sizes, case: Case) -> float | None:
-    """Seconds of a call; None if the tile does not fit this GPU."""
+    """Seconds of a launch with these sizes; None if the tile does not fit this GPU."""
     try:
         return timing.of(lambda: call(name, sizes, case))
     except Exception as error:
@@ -133,7 +134,7 @@ def seconds(timing: Timing, name: str, sizes: Sizes, case: Case) -> float | None
 
 
 def compile_all(results: Results, timing: Timing, share: Share) -> None:
-    """Launch each variant once, to compile it."""
+    """Launch each variant once, so that Triton compiles it."""
     make = Maker(timing.dtype, timing.device)
     for name, sizes, build in share.of(tries(make, timing.dry)):
         results.item(

@@ -1,4 +1,4 @@
-"""Time of a call on the device."""
+"""Measures the time that a call takes on the GPU."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 
 
 class Compiler:
-    """Seconds that Triton spends on kernels that are not in its disk cache: only the first start of
-    a model on a machine has any. The times of several threads are added.
+    """Counts the seconds in which Triton compiles kernels that its disk cache does not have. Only
+    the first start of a model on a machine has any. Times of several threads are added.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Compiler:
 
 
 class Timing:
-    """Timing on a GPU, or on the CPU in a dry run."""
+    """Measures times on a GPU, or on the CPU in a dry run."""
 
     def __init__(self, dry: bool) -> None:
         self.dry = dry
@@ -36,8 +36,8 @@ class Timing:
 
     @property
     def cached(self) -> int:
-        """Bytes that the GPU may still have in its cache when a call starts again: twice the cache
-        size, because part of the data stays.
+        """Bytes of a call's data that the GPU may still have in its cache when the call is
+        repeated: twice the size of the cache, because part of larger data stays there.
         """
         if self.dry:
             return 0
@@ -48,8 +48,8 @@ class Timing:
             torch.cuda.synchronize()
 
     def of(self, call: Callable[[], object], calls: int = 10, repeats: int = 5) -> float:
-        """The minimum of `repeats` means over `calls` graph replays, so that Python's launch time
-        does not count.
+        """Seconds of a call: the minimum over `repeats` of the mean over `calls` calls in a CUDA
+        graph, so that Python's time to launch them does not count.
         """
         call()
         self.wait()

@@ -1,5 +1,5 @@
-"""A checkpoint of random numbers in the shape and layout of a published model: 5 GB shards, their
-index, a configuration and a tokenizer.
+"""Writes a checkpoint of random numbers in the shape and layout of a published model: files of up
+to 5 GB, their index, a configuration and a tokenizer.
 """
 
 from __future__ import annotations
@@ -17,20 +17,22 @@ import numpy as np
 from benchmarks.gpu.shapes import Shape, header_of
 
 SHARD = 5_000_000_000
-"""Maximum bytes of a file, like transformers writes them."""
+"""Maximum bytes of a file, as transformers writes them."""
 NUMBERS = 1 << 25
-"""Count of random numbers. Tensors are cut from them at different offsets, and wrap around."""
+"""How many random numbers are drawn. Tensors are taken from them at different offsets, and wrap
+around at the end.
+"""
 STRIDE = 7_368_787
-"""Offset between the starts of two consecutive tensors, in elements: a prime."""
+"""Distance between the starts of two consecutive tensors in the random numbers: a prime."""
 SEED = 7
 PIECE = 32 << 20
-"""Bytes per write."""
+"""Bytes in one write to a file."""
 Tensor = tuple[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
 class Write:
-    """Write a range of the random numbers, or of ones, to a place in a file."""
+    """One write: a range of the random numbers, or of ones, to a position in a file."""
 
     file: int
     at: int
@@ -40,12 +42,12 @@ class Write:
 
 
 def size_of(shape: Shape) -> int:
-    """Bytes of all tensors."""
+    """Bytes of all tensors of a model with this shape."""
     return sum(2 * math.prod(size) for _, size in shape.tensors())
 
 
 def write_random(directory: Path, shape: Shape, longest: int, drawn: int) -> None:
-    """Write the checkpoint, with one thread per CPU."""
+    """Write the checkpoint, with one thread for each CPU."""
     (directory / "config.json").write_text(json.dumps(shape.config(longest)))
     (directory / "tokenizer.json").write_text(json.dumps(_tokenizer(shape.vocabulary)))
     numbers, ones = _drawn(drawn), np.full(drawn, 0x3F80, np.uint16)
@@ -68,13 +70,15 @@ def write_random(directory: Path, shape: Shape, longest: int, drawn: int) -> Non
 
 
 def _tokenizer(vocabulary: int) -> dict[str, object]:
-    """One word per token; prompts are token ids."""
+    """A tokenizer with one word for each token. It is hardly used, because prompts are
+    token ids.
+    """
     words = {f"w{token}": token for token in range(vocabulary)}
     return {"version": "1.0", "model": {"type": "WordLevel", "vocab": words, "unk_token": "w0"}}
 
 
 def _drawn(count: int) -> np.ndarray:
-    """Random numbers as bfloat16 bits."""
+    """`count` random numbers as the bits of bfloat16."""
     drawn = np.random.default_rng(SEED).standard_normal(count, np.float32) * np.float32(0.02)
     return (drawn.view(np.uint32) >> 16).astype(np.uint16)
 
@@ -106,7 +110,7 @@ def _writes(file: int, shard: list[Tensor]) -> Iterator[Write]:
 
 
 def _write(own: Write, numbers: np.ndarray, ones: np.ndarray) -> None:
-    """Write the numbers from `own.start` on, wrapping around at the end."""
+    """Execute one write: the numbers from `own.start` on, wrapping around at the end."""
     bits, at, left = (ones if own.ones else numbers), own.at, own.size
     start = own.start % len(bits)
     while left:

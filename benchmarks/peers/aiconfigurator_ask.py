@@ -1,7 +1,8 @@
 """Questions for AIConfigurator as JSON on stdin, its answers as JSON on stdout.
 
-Runs in AIConfigurator's environment, for `benchmarks/plan_beside_aiconfigurator.py`. A question is
-`{"ask": "estimate" | "recommend", ...}` with the arguments of the function so named.
+Runs in AIConfigurator's Python environment, for `benchmarks/plan_beside_aiconfigurator.py`. A
+question is `{"ask": "estimate" | "recommend", ...}` with the arguments of the function of this
+name.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from typing import Any
 
 
 def estimate(question: dict[str, Any]) -> dict[str, Any]:
-    """Milliseconds, GiB for each device, and the reason if it does not fit. Experts are split by
-    columns, or distributed whole if AIConfigurator has no data for that.
+    """AIConfigurator's estimate: milliseconds, GiB for each device, and the reason if the model
+    does not fit. Experts are split by columns, or if AIConfigurator has no data for that, each is
+    on one device as a whole.
     """
     from aiconfigurator.cli.api import cli_estimate
 
@@ -41,7 +43,7 @@ def estimate(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def recommend(question: dict[str, Any]) -> dict[str, Any]:
-    """The chosen experiment, and the first row of each."""
+    """AIConfigurator's recommendation: the chosen experiment, and the first row of each."""
     from aiconfigurator.cli.api import cli_recommend
 
     found = cli_recommend(**question)
@@ -60,7 +62,7 @@ ASK: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 
 
 def answer(question: dict[str, Any]) -> dict[str, Any]:
-    """The answer or error, and the seconds it took."""
+    """The answer to one question, or the error, with the seconds that it took."""
     ask = ASK[question.pop("ask")]
     start = time.perf_counter()
     try:

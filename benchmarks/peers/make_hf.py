@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, 
 
 
 def convert(gguf: Path, output: Path) -> None:
-    """Dequantise `gguf` into `output`/hf-f32 and `output`/hf-bf16, including tokenizer and chat
-    template.
+    """Write the weights of `gguf`, dequantised, to `output`/hf-f32 and `output`/hf-bf16, with
+    tokenizer and chat template.
     """
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     source = AutoModelForCausalLM.from_pretrained(

@@ -1,4 +1,4 @@
-"""OpenVINO GenAI behind OpenAI's completions, because its package has no server.
+"""Serves OpenVINO GenAI with OpenAI's completions API, because the package has no server.
 
 usage: openvino_server.py MODEL_DIRECTORY --port PORT --threads N     (run it in the OpenVINO
 environment)
@@ -34,8 +34,8 @@ FINISH = {"STOP": "stop", "LENGTH": "length"}
 
 @dataclass
 class Job:
-    """A request in flight. `steps` receives the ids and finish reason (empty: unfinished) of each
-    step, or an exception.
+    """A request in flight. `steps` receives the token ids and the finish reason (empty if
+    unfinished) of each step, or an exception.
     """
 
     prompt: Any
@@ -48,7 +48,7 @@ class Job:
 
 
 class Pipeline(threading.Thread):
-    """Continuous batching with prefix caching."""
+    """The thread that owns OpenVINO's pipeline: continuous batching with prefix caching."""
 
     def __init__(self, model: str, threads: int) -> None:
         super().__init__(daemon=True)
@@ -80,7 +80,7 @@ class Pipeline(threading.Thread):
                 self._live = []
 
     def _take_in(self) -> None:
-        """Accept all waiting requests; blocks when idle."""
+        """Add all waiting requests to the pipeline. If it has no work, wait for a request."""
         while not self._live or not self._waiting.empty():
             job = self._waiting.get()
             try:
@@ -91,7 +91,7 @@ class Pipeline(threading.Thread):
                 self._live.append(job)
 
     def _deliver(self, job: Job) -> bool:
-        """Publish new tokens; returns whether the request has ended."""
+        """Send a request's new tokens to its connection; returns whether the request has ended."""
         if job.abandoned:
             job.handle.cancel()
             return True
@@ -107,7 +107,7 @@ class Pipeline(threading.Thread):
 
 
 class Text:
-    """Incremental detokenizer. No chunk ends within a character."""
+    """Converts the tokens of one answer to text incrementally. No piece ends within a character."""
 
     def __init__(self, vocabulary: Sequence[bytes]) -> None:
         self._vocabulary = vocabulary
@@ -118,7 +118,7 @@ class Text:
 
 
 class Service:
-    """State shared by connections."""
+    """State that all connections share: pipeline and vocabulary."""
 
     def __init__(self, model: str, threads: int) -> None:
         self.model = Path(model).name
@@ -240,12 +240,12 @@ class Connection(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, *arguments: object) -> None:
-        """Do not log requests, because the other servers do not."""
+        """Log no requests, because the servers compared with this one log none."""
 
 
 @dataclass
 class Answer:
-    """The chunks of one answer, and their usage."""
+    """The SSE chunks of one answer, and its token counts."""
 
     name: str
     service: Service
@@ -265,7 +265,9 @@ class Answer:
         }
 
     def pieces(self, job: Job) -> Iterator[dict[str, Any]]:
-        """One chunk for each step, the last with the finish reason; or an error."""
+        """One chunk for each step, the last with the finish reason; after an exception, an
+        error.
+        """
         text = Text(self.service.vocabulary)
         while True:
             step = job.steps.get()

@@ -1,4 +1,6 @@
-"""Three benchmark clients with the same load: command lines, and results with vLLM's keys."""
+"""Runs the same load with three benchmark clients (Penstock's, vLLM's, aiperf): command lines, and
+results with vLLM's keys.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,16 @@ TITLES = {"penstock": "penstock bench", "vllm": "vllm bench", "aiperf": "aiperf"
 ENVIRONMENT = {
     "penstock": {},
     "vllm": {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"},
-    # In offline mode, aiperf 0.13 mistakes the path of a tokenizer for a name in the hub's cache.
+    # aiperf 0.13 must not be in offline mode: it would take the path of a tokenizer for a name in
+    # the hub's cache.
     "aiperf": {},
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Random prompts, and answers without EOS. An open loop if `rate` is finite, a closed loop with
-    `concurrency`.
+    """A load of random prompts, and answers that EOS does not end. It is an open loop if `rate`
+    (requests per second) is finite, else a closed loop with `concurrency` requests.
     """
 
     input_len: int
@@ -38,7 +41,9 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Address of the modelled engine, and the tokenizer of the prompts."""
+    """Where a client finds the simulated engine, and the tokenizer of the prompts (as GGUF and in
+    Hugging Face's format).
+    """
 
     url: str
     gguf: str
@@ -47,7 +52,7 @@ class Place:
 
 
 def command(client: str, load: Load, place: Place, directory: Path) -> list[str]:
-    """Command line of a client. Results are written to `directory`."""
+    """The command line of a client for a load. The client writes its results to `directory`."""
     if client == "aiperf":
         return _aiperf(load, place, directory)
     words = _shared(load, place, directory)
@@ -59,7 +64,9 @@ def command(client: str, load: Load, place: Place, directory: Path) -> list[str]
 def vllm_trace(
     trace: Path, requests: int, concurrency: int | None, place: Place, directory: Path
 ) -> list[str]:
-    """Command line of vLLM's client with arrivals and lengths from a file of `trace_lines`."""
+    """The command line of vLLM's client, with arrivals and lengths from a trace file that
+    `trace_lines` made.
+    """
     dataset = f"--dataset-name timed_trace --dataset-path {trace} --num-prompts {requests}"
     return [
         str(place.peers / "vllm/bin/vllm"),
@@ -89,7 +96,7 @@ def _common(place: Place, directory: Path) -> list[str]:
 
 
 def _shared(load: Load, place: Place, directory: Path) -> list[str]:
-    """Flags shared by Penstock's and vLLM's clients."""
+    """The flags that Penstock's and vLLM's clients have in common."""
     lengths = f"--random-input-len {load.input_len} --random-output-len {load.output_len}"
     words = (
         f"--dataset-name random {lengths} --num-prompts {load.requests} --seed {load.seed} "
@@ -118,7 +125,7 @@ def _aiperf(load: Load, place: Place, directory: Path) -> list[str]:
 
 
 def read(client: str, directory: Path) -> dict[str, Any]:
-    """The client's result file with vLLM's keys.
+    """The result that a client wrote, with vLLM's keys.
 
     Raises:
         FileNotFoundError: the client wrote none.
@@ -129,8 +136,8 @@ def read(client: str, directory: Path) -> dict[str, Any]:
 
 
 def from_aiperf(export: Mapping[str, Any]) -> dict[str, Any]:
-    """aiperf's result with vLLM's keys. Its `inter_chunk_latency` is vLLM's ITL; its
-    `inter_token_latency`, a mean for each request, is TPOT.
+    """aiperf's result with vLLM's keys. Its `inter_chunk_latency` is what vLLM calls ITL; its
+    `inter_token_latency`, which is a mean for each request, is TPOT.
     """
     names = {
         "ttft": "time_to_first_token",
@@ -153,7 +160,9 @@ def from_aiperf(export: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def trace_lines(result: Mapping[str, Any]) -> list[str]:
-    """Arrivals and lengths of a detailed Penstock result as a timed trace with unique prompts."""
+    """The arrivals and lengths in a detailed result of Penstock's client, as lines of a timed trace
+    whose prompts share no prefix.
+    """
     due, block = result["penstock"]["detail"]["due"], 16
     lines, used = [], 0
     for moment, prompt, answer in zip(

@@ -1,4 +1,4 @@
-"""Metadata of a result file, and its writers."""
+"""Collects the facts about a run (versions, machine, command), and writes result files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEFAULT_PEERS = Path("~/.cache/peers")
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """A parser with the flags shared by all scripts."""
+    """An argument parser with the flags that all scripts have."""
     made = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -37,7 +37,9 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def gather(peers: Path, names: Iterable[str], argv: Sequence[str]) -> dict[str, Any]:
-    """Versions, commit, machine and command line. `names` are peers whose version is reported."""
+    """Facts about a run: versions, commit, machine and command line. `names` are the other systems
+    whose versions are added.
+    """
     known = {
         "vllm": ["env", "VLLM_NO_USAGE_STATS=1", str(peers / "vllm/bin/vllm"), "--version"],
         "aiperf": [str(peers / "aiperf/bin/aiperf"), "--version"],
@@ -59,7 +61,7 @@ def _git(*words: str) -> str:
 
 
 def shown(command: Sequence[str]) -> str:
-    """A command without local directories; other files by name only."""
+    """A command as text without local directories; other files appear only with their names."""
     text = " ".join(command)
     hidden = {
         str(DEFAULT_PEERS.expanduser()): "$PEERS_DIR",
@@ -68,14 +70,14 @@ def shown(command: Sequence[str]) -> str:
     }
     for path, name in hidden.items():
         text = text.replace(path, name)
-    # Hide temporary directories.
+    # Hide the names of temporary directories.
     text = re.sub(rf"{re.escape(tempfile.gettempdir())}/[\w-]+", "$TMPDIR", text)
     text = re.sub(r"(?<![\w$~.:/])(?:/[\w.-]+)+/([\w.-]+)", r"\1", text)
     return re.sub(r"(127\.0\.0\.1:|--port )\d+", r"\1PORT", text)
 
 
 def said(facts: Mapping[str, Any]) -> list[str]:
-    """The metadata as a Markdown list."""
+    """The facts as lines of a Markdown list."""
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     return [
         f"* {facts['date']}, commit {facts['commit']}: `{facts['command']}`",
@@ -85,25 +87,27 @@ def said(facts: Mapping[str, Any]) -> list[str]:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    """A Markdown table whose first column is text and whose other columns are numbers."""
+    """Lines of a Markdown table, whose first column has text and whose other columns have
+    numbers.
+    """
     lines = ["| " + " | ".join(columns) + " |", "|---|" + "---:|" * (len(columns) - 1)]
     return lines + ["| " + " | ".join(map(str, row)) + " |" for row in rows]
 
 
 def middle(results: Iterable[Mapping[str, Any]], key: str) -> float:
-    """Median over the repeats that have the key; NaN without any."""
+    """Median of a statistic over the repeats that have it; NaN if none has."""
     values = [float(result[key]) for result in results if result.get(key) is not None]
     return statistics.median(values) if values else float("nan")
 
 
 def stem(name: str, directory: Path = RESULTS) -> Path:
-    """Path of today's results, without a suffix."""
+    """Path of today's result files, without a suffix."""
     directory.mkdir(parents=True, exist_ok=True)
     return directory / f"{name}-{datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
 
 
 def write(path: Path, lines: Sequence[str], data: Mapping[str, Any]) -> None:
-    """Write PATH.md and PATH.json."""
+    """Write the result files PATH.md and PATH.json."""
     path.with_name(path.name + ".md").write_text("\n".join(lines) + "\n")
     path.with_name(path.name + ".json").write_text(json.dumps(data, indent=1) + "\n")
     print(f"wrote {os.path.relpath(path)}.md and .json")

@@ -1,8 +1,8 @@
-"""Fits the timing of a modelled engine (`crates/lab/sim`, `Timing`) to measurements.
+"""Fits the timing of a simulated engine (`crates/lab/sim`, `Timing`) to measurements of a real one.
 
-The model: a step costs `base`, plus D(n) for n decoding sequences, plus p for each prompt token,
+The model: a step takes `base`, plus D(n) for n decoding sequences, plus p for each prompt token,
 plus d for each thousand tokens that decodes attend to, plus c for each thousand pairs of a prompt
-token and a token that it attends to. All costs are in microseconds.
+token and a token that it attends to. All times are in microseconds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Row = Sequence[float]
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """Costs derived from the TTFT of a lone request."""
+    """Times of prefill, derived from the TTFT of lone requests."""
 
     base_us: float
     us_per_token: float
@@ -33,8 +33,8 @@ class Prefill:
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """Median time of a step that decodes `batch` sequences with an average of `context` tokens
-    each.
+    """A measurement: the median time of a step that decodes `batch` sequences with an average of
+    `context` tokens each.
     """
 
     batch: int
@@ -43,8 +43,8 @@ class Decode:
 
 
 def _terms(prompt: int, budget: int) -> tuple[float, float, float]:
-    """Steps, tokens and thousands of attended pairs of a lone prompt computed in chunks of
-    `budget`.
+    """(steps, tokens, thousands of attended pairs) of a lone prompt that is computed in chunks of
+    `budget` tokens.
     """
     return math.ceil(prompt / budget), prompt, prompt * (prompt + 1) / 2 / 1e3
 
@@ -52,11 +52,12 @@ def _terms(prompt: int, budget: int) -> tuple[float, float, float]:
 def fit_prefill(
     ttfts_us: Mapping[int, Sequence[float]], budget: int, most_base_us: float
 ) -> Prefill:
-    """Fit TTFTs by prompt length, with relative errors, so that short prompts count.
+    """Fit the times of prefill to TTFTs in microseconds by prompt length. Errors are relative, so
+    that short prompts count as much as long ones.
 
-    Costs of a request outside the engine (HTTP, tokenization) are included in `base_us`. The
-    shortest measured step, `most_base_us`, bounds it, because noise in long prompts must not make
-    decodes free.
+    `base_us` includes a request's time outside the engine (HTTP, tokenization). It is at most
+    `most_base_us`, the shortest measured step: otherwise noise in long prompts could make decodes
+    free.
     """
     middles = {prompt: median(measured) for prompt, measured in ttfts_us.items()}
     rows = [
@@ -72,8 +73,8 @@ def fit_prefill(
 
 
 def fit_context(points: Sequence[Decode]) -> float:
-    """Microseconds for each thousand tokens that decodes attend to, from batches measured at two
-    contexts.
+    """Microseconds for each thousand tokens that decodes attend to. Compares batches that were
+    measured with two context lengths.
     """
     by_batch: dict[int, list[Decode]] = {}
     for point in points:
@@ -90,7 +91,9 @@ def fit_context(points: Sequence[Decode]) -> float:
 def fit_decode(
     points: Sequence[Decode], base_us: float, context_us: float
 ) -> list[tuple[int, float]]:
-    """Decode cost by batch, without base and attention; contexts are short."""
+    """(batch size, microseconds of a step without base and attention), from the measurements with
+    the shortest contexts.
+    """
     shortest: dict[int, Decode] = {}
     for point in points:
         known = shortest.get(point.batch)
@@ -104,7 +107,7 @@ def fit_decode(
 
 
 def timing(prefill: Prefill, points: Sequence[Decode]) -> dict[str, object]:
-    """The `timing` of a profile."""
+    """The member `timing` of a profile for the simulated engine."""
     context = fit_context(points)
     decode = fit_decode(points, prefill.base_us, context)
     return {
@@ -118,7 +121,9 @@ def timing(prefill: Prefill, points: Sequence[Decode]) -> dict[str, object]:
 
 
 def non_negative(rows: Sequence[Row], wanted: Sequence[float]) -> list[float]:
-    """Non-negative least squares: the best non-negative solution over all sets of columns."""
+    """Least squares with non-negative coefficients: the best such solution over all sets of
+    columns.
+    """
     width = len(rows[0])
     every = chain.from_iterable(combinations(range(width), size) for size in range(1, width + 1))
     best, least = [0.0] * width, sum(value * value for value in wanted)
@@ -140,7 +145,7 @@ def _dot(left: Row, right: Row) -> float:
 
 
 def _least_squares(rows: Sequence[Row], wanted: Sequence[float]) -> list[float] | None:
-    """Least squares by normal equations; None if the columns are linearly dependent."""
+    """Least squares, solved by the normal equations; None if the columns are linearly dependent."""
     columns = list(zip(*rows, strict=True))
     scales = [math.sqrt(_dot(column, column)) for column in columns]
     if min(scales) == 0:
@@ -154,7 +159,9 @@ def _least_squares(rows: Sequence[Row], wanted: Sequence[float]) -> list[float] 
 
 
 def _solve(matrix: list[list[float]]) -> list[float] | None:
-    """Gauss-Jordan elimination of an augmented matrix with unit diagonal; None if singular."""
+    """Solve an augmented matrix with unit diagonal by Gauss-Jordan elimination; None if it is
+    singular.
+    """
     size = len(matrix)
     for at in range(size):
         pivot = max(range(at, size), key=lambda index: abs(matrix[index][at]))

@@ -1,4 +1,6 @@
-"""Gateways in front of the same replicas: command lines of Penstock's and peers', one core each."""
+"""Runs different gateways in front of the same replicas: command lines of Penstock's gateway and of
+others, with one core each.
+"""
 
 from __future__ import annotations
 
@@ -28,19 +30,23 @@ READY = {
     "envoy": "/health",
     "nginx": "/health",
 }
-"""Paths that answer when a gateway is ready. Gateways without a routing core forward them."""
+"""URL path that answers 200 when a gateway is ready. A gateway that only forwards requests passes
+this one on to a replica.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command and its environment."""
+    """A command, and the environment variables to add."""
 
     words: Sequence[str]
     environment: Mapping[str, str]
 
 
 def command(name: str, port: int, urls: Sequence[str], peers: Path, directory: Path) -> Command:
-    """The gateway `name` on `port` in front of `urls`, with its files in `directory`."""
+    """Command that starts the gateway `name` on `port` in front of the replicas at `urls`. Its
+    files are in `directory`.
+    """
     if name == "penstock":
         backends = [word for url in urls for word in ("--backend", url)]
         words = [*HERE, "gateway", "--port", str(port), *backends]
@@ -70,8 +76,8 @@ def command(name: str, port: int, urls: Sequence[str], peers: Path, directory: P
 
 
 def picker(port: int, urls: Sequence[str], programs: Path, directory: Path) -> Command:
-    """Envoy in front of llm-d's endpoint picker (in Go), with the scorers and weights of its
-    defaults, and the replicas in a file.
+    """Command that starts Envoy with llm-d's endpoint picker (in Go). The picker has the scorers
+    and weights of its defaults; the replicas are in a file.
     """
     ports = {word: free_port() for word in ("grpc", "grpc-health", "metrics")}
     pairs = [address(url) for url in urls]
@@ -112,12 +118,14 @@ def picker(port: int, urls: Sequence[str], programs: Path, directory: Path) -> C
 
 
 def installed(peers: Path) -> list[str]:
-    """Installed gateways. The Go picker must be built from a checkout."""
+    """Names of the gateways that are installed. The picker of llm-d is optional, because it must be
+    built from a checkout.
+    """
     return [name for name in NAMES if name != "llm-d" or (peers / "gateways/bin/epp").is_file()]
 
 
 def version(name: str, peers: Path) -> Collection[str]:
-    """A command that prints the version."""
+    """Command that prints the version of a gateway."""
     if name == "nginx":
         return ["sh", "-c", "nginx -v 2>&1"]
     if name == "llm-d":
@@ -141,7 +149,7 @@ def socket(host: str, port: int) -> dict[str, object]:
 
 
 def listener(port: int, *filters: Mapping[str, object]) -> dict[str, object]:
-    """A listener whose requests pass through the filters to the cluster `all`."""
+    """Envoy's listener on `port`: requests pass through the filters to the cluster `all`."""
     manager = {
         "@type": f"{TYPES}filters.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": "in",
@@ -185,7 +193,7 @@ def envoy_config(port: int, urls: Sequence[str]) -> dict[str, object]:
 
 
 def asking_config(port: int, picker_port: int) -> dict[str, object]:
-    """An Envoy with an endpoint picker, configured as in llm-d's documentation."""
+    """Envoy's configuration with an endpoint picker, as in llm-d's documentation."""
     both = {
         f"{way}_{part}_mode": "FULL_DUPLEX_STREAMED" if part == "body" else "SEND"
         for way in ("request", "response")

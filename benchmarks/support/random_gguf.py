@@ -19,22 +19,26 @@ import numpy as np
 
 STRING, ARRAY = 8, 9
 SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
-"""Bytes of a GGUF value by type."""
+"""Size in bytes of a metadata value in a GGUF file, by the number of its type."""
 F32, Q4_0, Q8_0, MXFP4 = 0, 2, 8, 39
 BLOCK = 32
 BLOCK_BYTES = {Q4_0: 18, Q8_0: 34, MXFP4: 17}
 ALIGNMENT = 32
 SEED = 7
 SCALE = 0.02
-"""Scale of the blocks: numbers from -0.14 to 0.14, so that nothing overflows."""
+"""Scale of each quantised block, which gives numbers from -0.14 to 0.14, so that nothing
+overflows.
+"""
 POWER = 127 - 6
-"""Exponent of an MXFP4 block: numbers up to 6 / 64."""
+"""Exponent of each MXFP4 block, which gives numbers up to 6 / 64."""
 QWEN, GPT_OSS, LLAMA = "qwen3moe", "gpt-oss", "llama"
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of the model; a dense one has no experts. The vocabulary is the tokenizer's."""
+    """Sizes of the model. A dense model has no experts. The size of the vocabulary is the
+    tokenizer's.
+    """
 
     layers: int
     hidden: int
@@ -48,7 +52,7 @@ class Shape:
     architecture: str = QWEN
 
     def attention(self) -> int:
-        """Number of weights in a layer's projections."""
+        """Number of weights in the attention projections of a layer."""
         return 2 * (self.heads + self.kv_heads) * self.head_dim * self.hidden
 
     def expert(self) -> int:
@@ -60,7 +64,9 @@ LLAMA_1B = Shape(16, 2048, 32, 8, 64, 0, 0, 8192, architecture=LLAMA)
 
 
 def write(path: Path, shape: Shape, tokenizer: Path) -> None:
-    """Write the file, unless it exists. `tokenizer` is a GGUF file whose tokenizer is copied."""
+    """Write the file, unless it exists. `tokenizer` is the GGUF file from which the tokenizer is
+    copied.
+    """
     if path.is_file():
         return
     kept, vocab = tokenizer_values(tokenizer)
@@ -117,7 +123,7 @@ def _keys(shape: Shape) -> Iterator[bytes]:
 
 
 def _tensors(shape: Shape, vocab: int) -> Iterator[tuple[str, tuple[int, ...], int]]:
-    """Name, dimensions (outermost first) and type of each tensor."""
+    """(name, dimensions with the outermost first, GGUF type) of each tensor."""
     hidden, width, experts = shape.hidden, shape.width, shape.experts
     gpt_oss = shape.architecture == GPT_OSS
     dense, expert = (Q8_0, MXFP4) if gpt_oss else (Q4_0, Q4_0)
@@ -151,7 +157,7 @@ def _tensors(shape: Shape, vocab: int) -> Iterator[tuple[str, tuple[int, ...], i
 
 
 def _gpt_oss_vectors(shape: Shape, at: str) -> Iterator[tuple[str, tuple[int, ...], int]]:
-    """Norm, sinks and biases of a layer."""
+    """The tensors that only gpt-oss has in a layer: norm, sinks and biases."""
     kv = shape.kv_heads * shape.head_dim
     yield f"{at}post_attention_norm.weight", (shape.hidden,), F32
     yield f"{at}attn_sinks.weight", (shape.heads,), F32
@@ -191,15 +197,15 @@ def _random(rng: np.random.Generator, dims: tuple[int, ...], kind: int) -> bytes
 
 
 def _centre(codes: np.ndarray) -> None:
-    """Replace codes of -8 by 0. With a non-zero mean, all hidden states would have the same
-    direction, and all rows would choose the same experts.
+    """Replace the codes that mean -8 by 0 in place. Otherwise weights would have a non-zero mean,
+    all hidden states would have the same direction, and all rows would choose the same experts.
     """
     codes |= np.where(codes & 15 == 0, 8, 0).astype(np.uint8)
     codes |= np.where(codes >> 4 == 0, 128, 0).astype(np.uint8)
 
 
 def tokenizer_values(path: Path) -> tuple[list[bytes], int]:
-    """The tokenizer's encoded key-value pairs in a GGUF file, and its number of tokens."""
+    """The encoded key-value pairs of the tokenizer in a GGUF file, and its number of tokens."""
     data = path.read_bytes()
     (count,) = struct.unpack_from("<Q", data, 16)
     at, kept, vocab = 24, [], 0

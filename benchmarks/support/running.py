@@ -1,4 +1,4 @@
-"""One run of one client against one modelled engine, each on its own core."""
+"""Runs one client against one simulated engine, each on its own core."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ QUIET_WAIT_S, MAX_FOREIGN, ATTEMPTS = 60.0, 0.05, 2
 
 
 Words = Callable[[clients.Place, Path], list[str]]
-"""Function from an address and a results directory to a command line."""
+"""Function (address of the engine, directory for results) -> command line of a client."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """`result` has vLLM's keys; `slipped_s` is the lateness of the engine itself."""
+    """The outcome of a run. `result` has vLLM's keys; `slipped_s` is how late the engine itself
+    was, in seconds.
+    """
 
     result: Mapping[str, Any]
     watched: watching.Watched
@@ -32,7 +34,9 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """`profile` is the modelled engine; `gguf` and `peers/hf-bf16` have the same tokenizer."""
+    """The setup of the runs. `profile` is that of the simulated engine; `gguf` and `peers/hf-bf16`
+    have the same tokenizer.
+    """
 
     profile: Mapping[str, object] | str
     gguf: str
@@ -41,7 +45,9 @@ class Lab:
 
     @contextmanager
     def engine(self) -> Iterator[tuple[Server, clients.Place, Path]]:
-        """A fresh engine, so that no prefix is cached, and a directory for its results."""
+        """Context with a fresh engine, so that no prefix is cached, and a directory for the
+        client's results.
+        """
         with (
             TemporaryDirectory(prefix="clients-") as name,
             simulation(self.profile, self.gguf, [ENGINE_CPU], Path(name)) as server,
@@ -53,7 +59,8 @@ class Lab:
             )
 
     def run(self, client: str, words: Words) -> Finished:
-        """The first undisturbed run of at most ATTEMPTS, else the least disturbed one.
+        """Run a client up to ATTEMPTS times. Returns the first run that other processes did not
+        disturb, else the least disturbed one.
 
         Raises:
             RuntimeError: the client left no result, or no request succeeded.

@@ -1,4 +1,4 @@
-"""A server under test as a process tree on selected CPUs."""
+"""Starts a Penstock server as a process tree on selected CPUs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from penstock_lab.bench.compare.processes import ProcessTree, uninterrupted
 from penstock_lab.bench.compare.server_under_test import answers, free_port
 
 HERE = (sys.executable, "-P", "-m", "penstock")
-"""The Penstock imported by these scripts."""
+"""Command of the Penstock that these scripts import."""
 PATIENCE_S = 120.0
 _SAMPLE = re.compile(r"^([\w:]+)\{[^}]*\} ([-+.\deE]+)$", re.MULTILINE)
 
 
 class Server:
-    """Run `penstock WORDS --port FREE` for the duration of the block, on `cpus` or all CPUs."""
+    """Context in which `penstock WORDS --port FREE` runs, on `cpus` (all CPUs if empty)."""
 
     def __init__(self, words: Sequence[str], cpus: Collection[int], log: Path) -> None:
         self.port = free_port()
@@ -59,14 +59,14 @@ class Server:
         self.tree.end()
 
     def counters(self) -> dict[str, float]:
-        """Samples of /metrics by name, without labels."""
+        """The values in /metrics by name, summed over labels."""
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with direct.open(f"{self.url}/metrics", timeout=PATIENCE_S) as answer:
             return counters(answer.read().decode())
 
 
 def counters(page: str) -> dict[str, float]:
-    """Samples of a page in Prometheus' text format, summed by name."""
+    """The values in a page of Prometheus' text format by name, summed over labels."""
     found: dict[str, float] = {}
     for name, value in _SAMPLE.findall(page):
         found[name] = found.get(name, 0.0) + float(value)
@@ -74,13 +74,15 @@ def counters(page: str) -> dict[str, float]:
 
 
 MODEL = "modelled"
-"""Model name of a modelled engine in requests."""
+"""Name of the model in requests to a simulated engine."""
 
 
 def simulation(
     profile: Mapping[str, object] | str, model: str, cpus: Collection[int], directory: Path
 ) -> Server:
-    """`penstock sim` with the tokenizer of `model`; `profile` is a preset or a profile."""
+    """A server of `penstock sim` with the tokenizer of `model`. `profile` is the name of a preset,
+    or a profile.
+    """
     named = profile if isinstance(profile, str) else str(directory / "profile.json")
     if not isinstance(profile, str):
         Path(named).write_text(json.dumps(profile))

@@ -1,4 +1,6 @@
-"""Stores for a server under test: Redis, an S3 server, a slow link, uncached files."""
+"""Stores in which a server under test may keep KV: Redis, an S3 server, either behind a slow link,
+and files that are not cached.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +33,13 @@ UNSIGNED = (
     "AWS4-HMAC-SHA256 Credential=benchmark/20260101/us-east-1/s3/aws4_request, "
     "SignedHeaders=host, Signature=0"
 )
-"""Placeholder credentials, which the server does not check."""
+"""Value of the Authorization header: placeholder credentials, which the S3 server does not
+check.
+"""
 
 
 def missing(kind: str) -> str:
-    """Package that this kind of store lacks; empty if installed."""
+    """Text about the package that a kind of store lacks; empty if it is installed."""
     if kind == "redis" and shutil.which(REDIS) is None:
         return f"{REDIS} is not installed: apt-get install redis-server"
     if kind == "s3" and (find_spec("moto") is None or find_spec("flask") is None):
@@ -45,7 +49,9 @@ def missing(kind: str) -> str:
 
 @contextmanager
 def redis(memory: str = "0") -> Iterator[int]:
-    """Start Redis on loopback without persistence; `memory` is its maxmemory. Yields the port."""
+    """Context with Redis on loopback, without persistence. `memory` is its maxmemory. Yields the
+    port.
+    """
     port = free_port()
     words = [REDIS, "--port", str(port), "--bind", HOST, "--save", "", "--appendonly", "no"]
     words += ["--maxmemory", memory, "--maxmemory-policy", "allkeys-lru"]
@@ -55,7 +61,7 @@ def redis(memory: str = "0") -> Iterator[int]:
 
 @contextmanager
 def s3() -> Iterator[int]:
-    """Start moto's server on loopback with BUCKET. Yields the port."""
+    """Context with moto's S3 server on loopback, with the bucket BUCKET. Yields the port."""
     port = free_port()
     with _running([sys.executable, "-m", "moto.server", "--host", HOST, "--port", str(port)], port):
         made = urllib.request.Request(f"http://{HOST}:{port}/{BUCKET}", method="PUT")
@@ -87,10 +93,10 @@ def _answers(port: int) -> bool:
 
 
 class Link:
-    """TCP proxy in front of a port, on a thread, with a limit of `rate` bytes per second in each
-    direction over all connections.
+    """A TCP proxy in front of a port, on a thread. It passes at most `rate` bytes per second in
+    each direction, over all connections together.
 
-    With `stall`, nothing passes for the last `stall` seconds of each `period`.
+    With `stall`, nothing passes in the last `stall` seconds of each `period` of seconds.
     """
 
     def __init__(self, target: int, rate: float, stall: float = 0.0, period: float = 1.0) -> None:
@@ -99,7 +105,7 @@ class Link:
         self._rate = rate
         self._stall, self._period = stall, period
         self._free = [0.0, 0.0]
-        """For each direction, when its queue will have been sent."""
+        """For each direction, the time when the bytes queued so far will have been sent."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
@@ -136,13 +142,13 @@ class Link:
         writer.write_eof()
 
     def _silent(self) -> float:
-        """Seconds until the link passes bytes again."""
+        """Seconds until the link passes bytes again; 0 if it does so now."""
         into = (time.monotonic() - self._began) % self._period
         return self._period - into if into > self._period - self._stall else 0.0
 
 
 def forget_pages(directory: Path) -> None:
-    """Write files to disk and drop them from the page cache."""
+    """Write a directory's files to disk and drop them from the page cache."""
     os.sync()
     for path in directory.rglob("*"):
         with suppress(FileNotFoundError):

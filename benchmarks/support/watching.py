@@ -1,4 +1,6 @@
-"""Observes a client's run from outside: CPU time of client and server while events flow."""
+"""Observes the run of a benchmark client from outside: CPU time of client and server while events
+flow.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ TOKENS = "vllm:generation_tokens_total"
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """CPU seconds since the start of each tree, and events sent by the server."""
+    """One observation: CPU seconds of each process tree since its start, and events that the server
+    has sent.
+    """
 
     at: float
     client_cpu: float
@@ -29,25 +33,27 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A client from its start to its exit."""
+    """Observations of a client from its start to its exit."""
 
     samples: tuple[Sample, ...]
     cpu_s: float
-    """User and system time of the client's tree, including start-up and statistics."""
+    """CPU seconds of the client's process tree in user and kernel mode, including start-up and
+    statistics.
+    """
     foreign_share: float
-    """CPU share of other processes on the whole machine, 0 to 1."""
+    """Share of the whole machine's CPU time that other processes used (0 to 1)."""
     in_time: bool
 
 
 def watch(client: ProcessTree, server: Server, patience: float) -> Watched:
-    """Follow `client` until it exits. It is ended after `patience` seconds."""
+    """Observe `client` until it exits. It is ended if that takes more than `patience` seconds."""
     begin, machine = time.monotonic(), machine_cpu_seconds()
     reaped, own, served = _children_cpu(), time.process_time(), server.tree.cpu_seconds()
     samples: list[Sample] = []
     spent = 0.0
     while client.alive() and time.monotonic() - begin < patience:
         events = server.counters()[TOKENS]
-        # CPU time of living members, which drops when a member ends.
+        # The CPU time of the living processes drops when one of them ends.
         spent = max(spent, client.cpu_seconds())
         samples.append(Sample(time.monotonic(), spent, server.tree.cpu_seconds(), events))
         time.sleep(INTERVAL_S)
@@ -61,14 +67,14 @@ def watch(client: ProcessTree, server: Server, patience: float) -> Watched:
 
 
 def _children_cpu() -> float:
-    """CPU seconds of children that were waited for, including their own children."""
+    """CPU seconds of this process's children that were waited for, including their own children."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def client_share(samples: Sequence[Sample], duration: float) -> float:
-    """Share of one core that the client used from the first event on, over the `duration` that it
-    reports, or until its exit if that is earlier. 0 without events.
+    """Share of one core (0 to 1) that the client used from the first event on, during the
+    `duration` in seconds that it reports, or until its exit if that is earlier. 0 without events.
     """
     first = _first(samples)
     if first is None or samples[-1].at <= samples[first].at:
@@ -80,7 +86,9 @@ def client_share(samples: Sequence[Sample], duration: float) -> float:
 
 
 def server_share(samples: Sequence[Sample]) -> float:
-    """Share of one core that the server used between its first and last event; 0 without events."""
+    """Share of one core (0 to 1) that the server used between its first and last event; 0 without
+    events.
+    """
     first = _first(samples)
     if first is None:
         return 0.0
@@ -92,13 +100,15 @@ def server_share(samples: Sequence[Sample]) -> float:
 
 
 def _first(samples: Sequence[Sample]) -> int | None:
-    """Index of the first event of the load. Tokenizer requests cause a few events before it."""
+    """Index of the first sample after the load's first events. Requests to the tokenizer cause a
+    few events before them, which do not count.
+    """
     few = samples[0].events + 0.01 * (samples[-1].events - samples[0].events) if samples else 0.0
     return next((index for index, sample in enumerate(samples) if sample.events > few), None)
 
 
 def _between(times: Sequence[float], values: Sequence[float], at: float) -> float:
-    """Linear interpolation between the samples."""
+    """The value at the time `at`, by linear interpolation between samples."""
     right = min(max(bisect_left(times, at), 1), len(times) - 1)
     left = right - 1
     span = times[right] - times[left]
@@ -106,6 +116,6 @@ def _between(times: Sequence[float], values: Sequence[float], at: float) -> floa
 
 
 def resident_mib(pid: int) -> float:
-    """Resident memory of a process."""
+    """Resident memory of a process in MiB."""
     found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     return int(found[1]) / 1024 if found else 0.0
