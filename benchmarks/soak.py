@@ -5,7 +5,7 @@
 Clients continuously send more requests than the server can take: streams and whole answers, several
 choices, penalties, log-probabilities, long prompts, requests that are refused, clients that
 disconnect. The KV pool is small, so that all of it is touched early. Reports the resident memory of
-the front door and of the engine, its growth after a warm-up of a fifth of the time, and how
+the API server and of the engine, its growth after a warm-up of a fifth of the time, and how
 requests ended.
 """
 

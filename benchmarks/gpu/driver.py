@@ -114,7 +114,7 @@ class Request:
     prompt: list[int]
     output: int
     sent_s: float = 0.0
-    """When it was admitted to the batch."""
+    """Time at which the scheduler admitted it."""
     first_s: float = 0.0
     last_s: float = 0.0
 

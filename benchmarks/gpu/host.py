@@ -104,7 +104,7 @@ class Done:
     seconds = 0.0
 
     def result(self, timeout: float | None = None) -> None:
-        """No-op: no work is pending."""
+        """Does nothing: no work is pending."""
 
 
 class Null:

@@ -1,4 +1,4 @@
-"""Limits of a step and of a request."""
+"""Limits of the scheduler for steps and requests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ class Limits:
     eos_token_ids: frozenset[int]
     stages: int = 1
     by_priority: bool = False
-    """Schedule by ascending priority value, then by arrival."""
+    """Whether to schedule by ascending priority value, then by arrival; otherwise by
+    arrival only.
+    """
     pooling: Pooling = Pooling.LAST
     """Which hidden states make the vector of a pooled request, for example the last token's."""
     max_wait: float = math.inf

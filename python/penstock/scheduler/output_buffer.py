@@ -43,7 +43,7 @@ class OutputBuffer:
         rows.tokens.extend(tokens)
 
     def vector(self, seq: Sequence, vector: bytes) -> None:
-        """Add the row that ends a pooled request."""
+        """Add the output row that ends a pooled request; `vector` has its encoded numbers."""
         self._rows.vectors[len(self._rows.ids)] = vector
         self.end(seq, FinishReason.STOP)
 

@@ -36,7 +36,9 @@ from penstock.scheduler.selection import Selection
 from penstock.scheduler.sequence_table import SequenceTable
 
 AHEAD = 2
-"""Maximum number of plans in flight when a sequence can be in several of them."""
+"""Maximum number of plans in flight at once, without pipeline stages: the running one, and one made
+ahead.
+"""
 
 
 class Scheduler:
@@ -167,8 +169,8 @@ class Scheduler:
     def fail(self, plan: StepPlan, message: str) -> bool:
         """End the requests of a failed plan with ERROR. Returns whether it held any live request.
 
-        The plan made ahead of it fails too, since its slots are in an undefined state. That plan
-        holds a subset of the same requests, so it ends none.
+        The plan made ahead, after this one, fails too, because the state of its slots is undefined.
+        It holds a subset of the same requests, so it ends none.
         """
         alive = [seq for seq, _ in self._in_flight[plan.step] if not seq.ended]
         for seq, _ in self._in_flight.pop(plan.step):

@@ -59,7 +59,9 @@ class Selection:
         """Whether waiting sequences lack slots or blocks. False if they lack only token budget."""
 
     def next_step(self) -> Work:
-        """One token for each decoding sequence, then prefill chunks, admissions and drafts."""
+        """Work for the next step: one token for each decoding sequence, then prefill chunks, newly
+        admitted sequences and drafts.
+        """
         work: Work = []
         self._grammars.clear()
         if self._kv.windowed:

@@ -56,7 +56,9 @@ class Sequence:
     drafts: tuple[int, ...] = ()
     """Draft tokens in the plan in flight."""
     retries: int = 0
-    """Consecutive steps in which no token was sampled because the mask was late."""
+    """Number of consecutive steps in which no token was sampled, because the grammar mask
+    was late.
+    """
     retry_at: float = 0.0
     """Clock time before which sampling is not retried after a late mask."""
     slot: int = NO_SLOT

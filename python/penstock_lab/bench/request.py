@@ -13,7 +13,7 @@ Prompt = str | list[int] | list[Message]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request. Lengths are in tokens; `output_tokens` is `max_tokens`."""
+    """One request. Lengths are in tokens; `output_tokens` is sent as `max_tokens`."""
 
     prompt: Prompt
     input_tokens: int

@@ -226,7 +226,9 @@ def _round(file: Path) -> Mapping[str, Any] | None:
 
 
 def lines(summaries: Sequence[Summary], baseline: Sequence[Summary] = ()) -> list[str]:
-    """The table. Ratios above 1 mean that later rounds, or this server, are faster."""
+    """Lines of the table. A ratio above 1 means that later rounds are faster than the first, or
+    this server than the baseline.
+    """
     known = {summary.workload: summary for summary in baseline}
     headings = [
         *("input/output", "TTFT ms, round 1", "later", "ratio"),

@@ -25,7 +25,9 @@ METRICS = "ttft,tpot,itl,e2el"
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Mean and standard deviation of input and output lengths, in tokens."""
+    """One workload of a sweep: mean and standard deviation of input and output lengths, in
+    tokens.
+    """
 
     input: int
     output: int

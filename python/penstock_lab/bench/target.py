@@ -25,7 +25,7 @@ NOT_THERE = (404, 405, 501)
 
 
 class NoAnswerError(PenstockError):
-    """No connection to the address."""
+    """No server accepted a connection at the address."""
 
 
 class StatusError(PenstockError):
@@ -123,7 +123,7 @@ class Target:
     max_model_len: int | None = None
     """Maximum tokens of prompt and output together; None if the server does not report it."""
     idle_timeout: float | None = None
-    """Seconds without a byte after which a request fails."""
+    """A request fails if no byte of its answer arrives for this many seconds; None for no limit."""
 
     @property
     def base_url(self) -> str:

@@ -121,7 +121,7 @@ class Facts:
     keeps_kernels: Truth
     """Whether pods store compiled kernels in the claim, beside the weights."""
     claim_is_read: Truth
-    """Whether no pod writes to the claim."""
+    """Whether pods only read the claim."""
     storage: str
     storage_class: str
     metrics_port: str

@@ -19,7 +19,7 @@ from penstock_ops.deploy.settings import Settings
 KUSTOMIZATION = "kustomization.yaml"
 
 Manifests = dict[str, dict[str, object]]
-"""Objects by file name."""
+"""Kubernetes objects by the name of their file."""
 
 
 def manifests(settings: Settings) -> Manifests:

@@ -24,7 +24,7 @@ class Variable:
     job: str = ""
     """Name of the shell variable in a task of a batch job; empty if it uses `alone`."""
     alone: str = ""
-    """Text to use on hosts without pods or jobs."""
+    """Text to use where there is neither a pod nor such a shell variable."""
     field: str = ""
     """Field of the pod from which the environment variable is set; empty if something else
     sets it.

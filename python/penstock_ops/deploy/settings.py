@@ -131,7 +131,7 @@ class Settings:
 
     @property
     def nodes(self) -> int:
-        """Number of pods of a replica."""
+        """Number of pods (nodes) of a replica."""
         return -(-self.ranks // int(self.plan["target"]["per_node"]))
 
     @property

@@ -58,7 +58,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Rules of one engine."""
+    """Rules of one engine, by which a deployment is planned."""
 
     name: str
     divides: bool

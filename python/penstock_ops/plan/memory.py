@@ -158,7 +158,9 @@ def plan_memory(
     load: Load,
     kv: str = "bf16",
 ) -> Memory:
-    """Memory of each rank of a replica. InvalidValueError for more ranks than heads or layers."""
+    """Memory of each rank of a replica: weights, the engine's needs, and room for KV.
+    InvalidValueError for more ranks than heads or layers.
+    """
     return sized(spec, weights, device, cut, kv).beside(engine.rule(spec, device, cut, load))
 
 

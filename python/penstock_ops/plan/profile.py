@@ -85,7 +85,7 @@ class Profile:
     def seconds(
         self, decodes: float, context: float, prefill: float = 0.0, pairs: float = 0.0
     ) -> float:
-        """As `Steps.seconds`."""
+        """Seconds of a step; the arguments are explained at `speed.Steps.seconds`."""
         keys = decodes * max(context - SHORT, 0.0) * self.key
         chunk = _at(self.chunks, prefill) + pairs * self.pair
         extra = self.extra.seconds(decodes)
@@ -95,7 +95,7 @@ class Profile:
         return max(together, _at(self.decodes, decodes)) + keys + extra
 
     def settling(self, decodes: float, since: float) -> float:
-        """As `Steps.settling`."""
+        """Additional seconds of a decode step after a prompt; see `speed.Steps.settling`."""
         return max(_at(self.after, decodes), 0.0) * math.pow(self.remains, since)
 
 

@@ -36,7 +36,7 @@ class Rules:
     warm_up: Sequence[argparse.Namespace]
     """Warm-up after the start of each server, not recorded."""
     patience: float
-    """Timeout for a server to become ready."""
+    """Timeout in seconds for a server to become ready."""
     quiet_wait: float
     max_foreign: float
     """CPU share of other processes above which a run counts as disturbed."""

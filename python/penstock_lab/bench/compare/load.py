@@ -1,4 +1,4 @@
-"""One run against one server."""
+"""Runs one workload on one server of a comparison."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ class Summary:
     workloads: Sequence[Workload]
     statistics: Sequence[Statistic]
     cells: Mapping[tuple[Workload, str, str], Spread]
-    """Keyed by workload, server and key of the statistic."""
+    """Spread by (workload, server, key of the statistic)."""
     counts: Mapping[tuple[Workload, str], Counts]
 
     def row(self, workload: Workload, key: str) -> list[Spread | None]:

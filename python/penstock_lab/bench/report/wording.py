@@ -82,7 +82,7 @@ class Kind:
     unit: str = ""
     hint: str = ""
     lighter: float = 1
-    """-1 if smaller numbers mean a heavier load."""
+    """Sign of the order from light to heavy loads: -1 if smaller numbers mean a heavier load."""
 
 
 class _Axes(dict[str, Kind]):

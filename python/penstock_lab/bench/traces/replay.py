@@ -78,7 +78,7 @@ class _Plan:
     arrivals: tuple[Arrival, ...]
     length_scale: float
     position: array[int]
-    """Index in the trace."""
+    """Index of each request in the trace."""
     due: array[float]
     inputs: array[int]
     """Prompt tokens to generate, without those that the server adds."""

@@ -167,7 +167,7 @@ def node(name: str) -> Node:
 
 
 def names(kind: str) -> list[str]:
-    """Names of the files in a directory, `accelerators` or `nodes`."""
+    """Names of the known hardware of a `kind`, which is the directory `accelerators` or `nodes`."""
     return sorted(path.stem for path in (ROOT / kind).glob("*.yaml"))
 
 
