@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from statistics import fmean, median_low, pstdev
 
 import pytest
 
@@ -13,8 +14,9 @@ from penstock_ops.plan.calibration import shipped
 from penstock_ops.plan.cut import Cut
 from penstock_ops.plan.engines import Load, engine
 from penstock_ops.plan.hardware import Target, accelerator, parse_target
-from penstock_ops.plan.search import Found, Goal, Question, Speed, Trial, search
+from penstock_ops.plan.search import Found, Goal, Question, Speed, Trial, search, statistic
 from penstock_ops.plan.subject import Subject
+from penstock_ops.plan.virtual import Outcome, Served
 from tests.plan.brute import Deployment
 from tests.plan.brute import best as brute_force
 from tests.plan.conftest import FP8, R1, Model
@@ -260,3 +262,17 @@ def test_671_billion_weights_on_64_devices(
     assert choice is not None
     assert 8 < choice.devices <= 64
     assert choice.worst <= 1
+
+
+@pytest.mark.parametrize("metric", ["ttft", "tpot", "itl", "e2el"])
+def test_every_statistic_of_an_slo_can_be_judged(metric: str) -> None:
+    served = tuple(Served(0.0, first / 100, first / 100 + first, osl=11) for first in range(1, 201))
+    outcome = Outcome(served, seconds=1.0, busy=1.0)
+    times = [
+        {"ttft": each.first, "e2el": each.end}.get(metric, (each.end - each.first) / 10)
+        for each in served
+    ]
+    wanted = {"mean": fmean(times), "std": pstdev(times), "median": median_low(times)}
+    for kind, value in {**wanted, "p100": max(times), "p99": sorted(times)[197]}.items():
+        slo = parse_slo("--slo", f"{kind}_{metric}_ms:1")
+        assert statistic(outcome, slo.key) == pytest.approx(1e3 * value), slo.key

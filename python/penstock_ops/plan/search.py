@@ -12,6 +12,7 @@ import heapq
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean, pstdev
 
 from penstock.config import ON_GPUS
 from penstock.core import InvalidValueError
@@ -257,18 +258,22 @@ def simulate(candidate: Candidate, replicas: int, goal: Goal, factor: float) -> 
 def statistic(outcome: Outcome, key: str) -> float:
     """A statistic of a simulation in milliseconds, such as `p99_tpot_ms` or `mean_ttft_ms`."""
     kind, metric, _ = key.split("_")
+    # The simulation has times of requests, not of single tokens.
+    metric = "tpot" if metric == "itl" else metric
     if kind in ("mean", "std"):
-        values = [outcome.percentile(metric, share / 200) for share in range(1, 201)]
-        return 1e3 * sum(values) / len(values)
+        times = outcome.times(metric) or [0.0]
+        mean = fmean(times)
+        return 1e3 * (mean if kind == "mean" or math.isinf(mean) else pstdev(times))
     share = 0.5 if kind == "median" else float(kind[1:]) / 100
-    return 1e3 * outcome.percentile("tpot" if metric == "itl" else metric, share)
+    return 1e3 * outcome.percentile(metric, share)
 
 
 def judged(outcome: Outcome, key: str, speed: Speed) -> float:
     """A statistic in milliseconds as clients see it: plus the part of TTFT outside steps, if that
     is known.
     """
-    beside = 0.0 if "tpot" in key or "itl" in key else 1e3 * (speed.waiting or 0.0)
+    is_shifted = not ("tpot" in key or "itl" in key or key.startswith("std_"))
+    beside = 1e3 * (speed.waiting or 0.0) if is_shifted else 0.0
     return statistic(outcome, key) + beside
 
 

@@ -93,14 +93,18 @@ class Outcome:
     stored: int = 0
     """Number of prompt tokens loaded from tiers."""
 
-    def percentile(self, metric: str, share: float) -> float:
-        """Percentile of `ttft`, `tpot` or `e2el` in seconds: the smallest value that a share of at
-        least `share` (0 to 1) of the requests does not exceed.
-        """
-        values = sorted(
+    def times(self, metric: str) -> list[float]:
+        """`ttft`, `tpot` or `e2el` of each request in seconds, ascending."""
+        return sorted(
             each.end - each.arrived if metric == "e2el" else float(getattr(each, metric))
             for each in self.served
         )
+
+    def percentile(self, metric: str, share: float) -> float:
+        """Percentile of a metric of `times` in seconds: the smallest value that a share of at least
+        `share` (0 to 1) of the requests does not exceed.
+        """
+        values = self.times(metric)
         return values[max(math.ceil(share * len(values)) - 1, 0)] if values else 0.0
 
 
