@@ -4,121 +4,14 @@
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use chrono::{DateTime, Datelike, Timelike, Utc};
+
 /// Upper bound on the output of one format code in bytes; `%c` is the longest.
 pub(super) const LONGEST_FIELD: usize = 24;
 
-const DAYS: [&str; 7] = [
-    "Thursday",
-    "Friday",
-    "Saturday",
-    "Sunday",
-    "Monday",
-    "Tuesday",
-    "Wednesday",
-];
-const MONTHS: [&str; 12] = [
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-];
-
-/// A point in time as calendar fields.
-struct Civil {
-    days: u64,
-    year: u64,
-    /// 0 = January.
-    month: usize,
-    /// From 1.
-    day: u64,
-    /// From 1.
-    day_of_year: u64,
-    seconds: u64,
-}
-
-impl Civil {
-    fn from_unix(unix: u64) -> Self {
-        let days = unix / 86_400;
-        let (mut year, mut left) = (1970, days);
-        while left >= days_in_year(year) {
-            left -= days_in_year(year);
-            year += 1;
-        }
-        let day_of_year = left + 1;
-        let mut month = 0;
-        while left >= days_in_month(year, month) {
-            left -= days_in_month(year, month);
-            month += 1;
-        }
-        Self {
-            days,
-            year,
-            month,
-            day: left + 1,
-            day_of_year,
-            seconds: unix % 86_400,
-        }
-    }
-
-    fn hour(&self) -> u64 {
-        self.seconds / 3600
-    }
-
-    fn minute(&self) -> u64 {
-        self.seconds / 60 % 60
-    }
-
-    /// 0 = Sunday; 1970 started on a Thursday.
-    fn weekday_from_sunday(&self) -> u64 {
-        (self.days + 4) % 7
-    }
-
-    /// 0 = Monday.
-    fn weekday_from_monday(&self) -> u64 {
-        (self.days + 3) % 7
-    }
-
-    /// ISO 8601 year and week: a week belongs to the year of its Thursday.
-    fn iso_week(&self) -> (u64, u64) {
-        let thursday = Self::from_unix((self.days + 3 - self.weekday_from_monday()) * 86_400);
-        (thursday.year, (thursday.day_of_year - 1) / 7 + 1)
-    }
-
-    fn weekday(&self) -> &'static str {
-        DAYS[(self.days % 7) as usize]
-    }
-}
-
-fn is_leap(year: u64) -> bool {
-    year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
-}
-
-fn days_in_year(year: u64) -> u64 {
-    365 + u64::from(is_leap(year))
-}
-
-fn days_in_month(year: u64, month: usize) -> u64 {
-    match month {
-        1 => 28 + u64::from(is_leap(year)),
-        3 | 5 | 8 | 10 => 30,
-        _ => 31,
-    }
-}
-
 /// Formats `now` with C's strftime codes.
 pub(super) fn strftime(format: &str, now: SystemTime) -> String {
-    let unix = now
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs());
-    let civil = Civil::from_unix(unix);
+    let now = DateTime::<Utc>::from(now.max(UNIX_EPOCH));
     let mut out = String::new();
     let mut characters = format.chars();
     while let Some(character) = characters.next() {
@@ -135,7 +28,7 @@ pub(super) fn strftime(format: &str, now: SystemTime) -> String {
         }
         let from = out.len();
         match code {
-            Some(code) => write_field(&civil, code, flag, &mut out),
+            Some(code) => write_field(&now, code, flag, &mut out),
             None => out.push('%'),
         }
         if flag == Some('^') {
@@ -146,8 +39,11 @@ pub(super) fn strftime(format: &str, now: SystemTime) -> String {
     out
 }
 
-fn write_field(civil: &Civil, code: char, flag: Option<char>, out: &mut String) {
-    let padded = |out: &mut String, value: u64, width: usize, fill: char| {
+fn write_field(now: &DateTime<Utc>, code: char, flag: Option<char>, out: &mut String) {
+    let (year, week) = (now.year() as u32, now.iso_week());
+    let from_sunday = now.weekday().num_days_from_sunday();
+    let from_monday = now.weekday().num_days_from_monday();
+    let padded = |out: &mut String, value: u32, width: usize, fill: char| {
         _ = match (flag, fill) {
             (Some('-'), _) => write!(out, "{value}"),
             (Some('_'), _) | (None, ' ') => write!(out, "{value:width$}"),
@@ -158,48 +54,40 @@ fn write_field(civil: &Civil, code: char, flag: Option<char>, out: &mut String) 
     let all = |format: &str, out: &mut String| {
         for c in format.chars() {
             match c.is_ascii_alphabetic() {
-                true => write_field(civil, c, None, out),
+                true => write_field(now, c, None, out),
                 false => out.push(c),
             }
         }
     };
     match code {
-        'Y' => number(out, civil.year, 1),
-        'C' => number(out, civil.year / 100, 2),
-        'y' => number(out, civil.year % 100, 2),
-        'G' => number(out, civil.iso_week().0, 1),
-        'g' => number(out, civil.iso_week().0 % 100, 2),
-        'm' => number(out, civil.month as u64 + 1, 2),
-        'd' => number(out, civil.day, 2),
-        'e' => padded(out, civil.day, 2, ' '),
-        'j' => number(out, civil.day_of_year, 3),
-        'U' => number(
-            out,
-            (civil.day_of_year + 6 - civil.weekday_from_sunday()) / 7,
-            2,
-        ),
-        'W' => number(
-            out,
-            (civil.day_of_year + 6 - civil.weekday_from_monday()) / 7,
-            2,
-        ),
-        'V' => number(out, civil.iso_week().1, 2),
-        'u' => number(out, civil.weekday_from_monday() + 1, 1),
-        'w' => number(out, civil.weekday_from_sunday(), 1),
-        'H' => number(out, civil.hour(), 2),
-        'k' => padded(out, civil.hour(), 2, ' '),
-        'I' => number(out, (civil.hour() + 11) % 12 + 1, 2),
-        'l' => padded(out, (civil.hour() + 11) % 12 + 1, 2, ' '),
-        'M' => number(out, civil.minute(), 2),
-        'S' => number(out, civil.seconds % 60, 2),
-        's' => number(out, civil.days * 86_400 + civil.seconds, 1),
+        'Y' => number(out, year, 1),
+        'C' => number(out, year / 100, 2),
+        'y' => number(out, year % 100, 2),
+        'G' => number(out, week.year() as u32, 1),
+        'g' => number(out, week.year() as u32 % 100, 2),
+        'm' => number(out, now.month(), 2),
+        'd' => number(out, now.day(), 2),
+        'e' => padded(out, now.day(), 2, ' '),
+        'j' => number(out, now.ordinal(), 3),
+        'U' => number(out, (now.ordinal() + 6 - from_sunday) / 7, 2),
+        'W' => number(out, (now.ordinal() + 6 - from_monday) / 7, 2),
+        'V' => number(out, week.week(), 2),
+        'u' => number(out, from_monday + 1, 1),
+        'w' => number(out, from_sunday, 1),
+        'H' => number(out, now.hour(), 2),
+        'k' => padded(out, now.hour(), 2, ' '),
+        'I' => number(out, now.hour12().1, 2),
+        'l' => padded(out, now.hour12().1, 2, ' '),
+        'M' => number(out, now.minute(), 2),
+        'S' => number(out, now.second(), 2),
+        's' => _ = write!(out, "{}", now.timestamp()),
         'f' => out.push_str("000000"),
-        'p' => out.push_str(if civil.hour() < 12 { "AM" } else { "PM" }),
-        'P' => out.push_str(if civil.hour() < 12 { "am" } else { "pm" }),
-        'A' => out.push_str(civil.weekday()),
-        'a' => out.push_str(&civil.weekday()[..3]),
-        'B' => out.push_str(MONTHS[civil.month]),
-        'b' | 'h' => out.push_str(&MONTHS[civil.month][..3]),
+        'p' => out.push_str(if now.hour12().0 { "PM" } else { "AM" }),
+        'P' => out.push_str(if now.hour12().0 { "pm" } else { "am" }),
+        'A' => _ = write!(out, "{}", now.format("%A")),
+        'a' => _ = write!(out, "{}", now.format("%a")),
+        'B' => _ = write!(out, "{}", now.format("%B")),
+        'b' | 'h' => _ = write!(out, "{}", now.format("%b")),
         // The zone is empty, as for Python's naive `datetime.now()`.
         'Z' | 'z' => {}
         'F' => all("Y-m-d", out),
