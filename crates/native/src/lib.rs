@@ -6,19 +6,23 @@ mod decoder;
 mod directory;
 mod formats;
 mod frames;
+#[cfg(feature = "gateway")]
 mod gateway;
+#[cfg(feature = "gateway")]
 mod kubernetes;
 mod kv_blocks;
 mod kv_disk;
 mod kv_events;
 mod kv_mover;
 mod kv_parts;
+#[cfg(feature = "lab")]
 mod loadgen;
 mod masks;
 mod objects;
 mod pacing;
 mod plan;
 mod prefix;
+#[cfg(feature = "lab")]
 mod simengine;
 mod step;
 mod text;
@@ -47,10 +51,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<decoder::ReadCount>()?;
     module.add_class::<step::StepFuture>()?;
     module.add_class::<frames::FrameReader>()?;
-    module.add_class::<kubernetes::KubernetesClient>()?;
     module.add_class::<kv_events::KvEventPublisher>()?;
     module.add_class::<kv_mover::KvMover>()?;
-    module.add_class::<loadgen::LoadRun>()?;
     module.add_class::<masks::GrammarMasks>()?;
     module.add_class::<masks::SequenceMasks>()?;
     module.add_class::<pacing::PromptBudget>()?;
@@ -68,8 +70,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(prefix::hash_chain, module)?)?;
     module.add_function(wrap_pyfunction!(prefix::hash_root, module)?)?;
     module.add_function(wrap_pyfunction!(formats::read_gguf_metadata, module)?)?;
-    module.add_function(wrap_pyfunction!(gateway::gateway, module)?)?;
-    module.add_function(wrap_pyfunction!(gateway::gateway_complaint, module)?)?;
     module.add_function(wrap_pyfunction!(kv_disk::kv_collect, module)?)?;
     module.add_function(wrap_pyfunction!(kv_disk::kv_inventory, module)?)?;
     module.add_function(wrap_pyfunction!(kv_disk::kv_verify, module)?)?;
@@ -94,9 +94,40 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(transfer::encode_transfer, module)?)?;
     module.add_function(wrap_pyfunction!(transfer::encode_transfer_results, module)?)?;
     module.add_function(wrap_pyfunction!(transfer::transfer_bytes, module)?)?;
-    module.add_function(wrap_pyfunction!(simengine::fleet_replay, module)?)?;
-    module.add_function(wrap_pyfunction!(simengine::sim_replay, module)?)?;
-    module.add_function(wrap_pyfunction!(simengine::sim_serve, module)?)?;
-    module.add_function(wrap_pyfunction!(simengine::sim_wire, module)?)?;
-    module.add_function(wrap_pyfunction!(front_door, module)?)
+    module.add_function(wrap_pyfunction!(front_door, module)?)?;
+    add_features(module)
+}
+
+/// Adds what a build may leave out.
+fn add_features(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    #[cfg(feature = "gateway")]
+    {
+        module.add_class::<kubernetes::KubernetesClient>()?;
+        module.add_function(wrap_pyfunction!(gateway::gateway, module)?)?;
+        module.add_function(wrap_pyfunction!(gateway::gateway_complaint, module)?)?;
+    }
+    #[cfg(feature = "lab")]
+    {
+        module.add_class::<loadgen::LoadRun>()?;
+        module.add_function(wrap_pyfunction!(simengine::fleet_replay, module)?)?;
+        module.add_function(wrap_pyfunction!(simengine::sim_replay, module)?)?;
+        module.add_function(wrap_pyfunction!(simengine::sim_serve, module)?)?;
+        module.add_function(wrap_pyfunction!(simengine::sim_wire, module)?)?;
+    }
+    #[cfg(not(all(feature = "gateway", feature = "lab")))]
+    module.add_function(wrap_pyfunction!(missing, module)?)?;
+    Ok(())
+}
+
+/// The module's `__getattr__` (PEP 562): the error for a name that this build leaves out.
+#[cfg(not(all(feature = "gateway", feature = "lab")))]
+#[pyfunction]
+#[pyo3(name = "__getattr__")]
+fn missing(name: &str) -> PyResult<()> {
+    Err(match name.starts_with("__") {
+        true => pyo3::exceptions::PyAttributeError::new_err(name.to_owned()),
+        false => PyRuntimeError::new_err(format!(
+            "this build of Penstock has no {name}: `make install` builds everything"
+        )),
+    })
 }

@@ -21,5 +21,7 @@ pub use key::{Digest, Group, PartKey, StoreIdentity, group};
 pub use mover::{
     HostBlocks, HostRead, HostWrite, Kind, Moved, Mover, Options, Pool, TierSpec, Transfer,
 };
-pub use remote::{Objects, Redis, RedisLimits};
+#[cfg(feature = "object-store")]
+pub use remote::Objects;
+pub use remote::{Redis, RedisLimits};
 pub use tier::{StartError, Take, Tier, TierError};

@@ -7,7 +7,9 @@ use serde::Deserialize;
 
 use crate::disk::{Disk, DiskOptions};
 use crate::key::StoreIdentity;
-use crate::remote::{Objects, Redis, RedisLimits};
+#[cfg(feature = "object-store")]
+use crate::remote::Objects;
+use crate::remote::{Redis, RedisLimits};
 use crate::tier::{StartError, Tier};
 
 /// One rank's tiers, and which part of the model the rank holds.
@@ -100,7 +102,12 @@ impl TierSpec {
                 let redis = Redis::open(url, ttl, RedisLimits::default(), identity)?;
                 Ok(Box::new(redis))
             }
+            #[cfg(feature = "object-store")]
             Self::Object { url, options } => Ok(Box::new(Objects::open(url, options, identity)?)),
+            #[cfg(not(feature = "object-store"))]
+            Self::Object { url, .. } => Err(StartError(format!(
+                "KV tier {url}: this build has no object stores: make install"
+            ))),
         }
     }
 }

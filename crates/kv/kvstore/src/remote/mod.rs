@@ -5,10 +5,12 @@
 //! its parts.
 
 mod names;
+#[cfg(feature = "object-store")]
 mod objects;
 mod redis;
 mod slices;
 mod tls;
 
+#[cfg(feature = "object-store")]
 pub use objects::Objects;
 pub use redis::{Redis, RedisLimits};
