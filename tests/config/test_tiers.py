@@ -306,6 +306,14 @@ def test_a_password_is_in_no_name() -> None:
     assert (tier.name, tier.url) == ("redis://cache:6379/0", "redis://user:secret@cache:6379/0")
 
 
+@pytest.mark.parametrize("kind", ["redis+cluster", "rediss+sentinel"])
+def test_a_url_with_several_hosts_has_commas(kind: str) -> None:
+    url = f"{kind}://:se,cret@a:1,b/cache?ssl_ca_certs=/ca.pem"
+    (tier,) = from_flags(f"{url},ttl=60")
+    assert tier == TierConfig("redis", url=url, ttl_seconds=60)
+    assert tier.name == f"{kind}://a:1,b/cache?ssl_ca_certs=/ca.pem"
+
+
 def test_object_stores_take_credentials_from_the_environment_under_those_of_the_tier() -> None:
     environ = {"AWS_REGION": "eu", "AWS_ACCESS_KEY_ID": "id", "AWS_PROFILE": "p"}
     (s3,) = from_flags("s3://bucket,aws_region=us,timeout-s=5")

@@ -205,7 +205,7 @@ FLAGS: tuple[Flag, ...] = (
         Tier(),
         (),
         "where KV is kept beyond the pool, in the order in which it is looked for: ram:SIZE, "
-        "disk:PATH,SIZE, redis://HOST:PORT/DB or the URL of an object store (docs/kv-tiers.md); "
+        "disk:PATH,SIZE, the URL of a Redis or of an object store (docs/kv-tiers.md); "
         "separated by spaces in the environment",
         repeatable=True,
         separator=" ",

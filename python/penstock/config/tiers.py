@@ -6,6 +6,7 @@ ram:SIZE    disk:PATH,SIZE    redis://HOST:PORT/DB    s3://BUCKET/PREFIX    each
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import starmap
@@ -16,7 +17,9 @@ from penstock.config.sections import TierConfig, TiersConfig, without_password
 from penstock.core import InvalidValueError, PenstockError
 
 SIZE = Bytes(2**16, 2**50)
-REDIS = ("redis", "rediss", "unix")
+HOST_LISTS = ("redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
+"""Schemes of URLs with several hosts, separated by commas."""
+REDIS = ("redis", "rediss", "unix", *HOST_LISTS)
 OBJECT = ("s3", "gs", "az", "azure", "abfs", "http", "https", "memory")
 AWS = (
     "ACCESS_KEY_ID",
@@ -52,7 +55,8 @@ class Tier:
 
     def parse(self, text: str) -> TierConfig:
         kind, _, rest = text.partition(":")
-        head, *words = (rest if kind in ("ram", "disk") else text).split(",")
+        comma = r",(?=\w+=)" if kind in HOST_LISTS else ","
+        head, *words = re.split(comma, rest if kind in ("ram", "disk") else text)
         options = [(name, value) for name, _, value in (word.partition("=") for word in words)]
         if kind == "disk" and words and "=" not in words[0]:
             options[0] = ("size", words[0])
@@ -68,7 +72,8 @@ class Tier:
         return (
             "ram:SIZE[,quota=SHARE], "
             "disk:PATH,SIZE[,daily-writes=SIZE][,quota=SHARE][,gds=true], "
-            "redis://HOST:PORT/DB[,ttl=SECONDS] or the URL of an object store such as "
+            "redis://HOST:PORT/DB[,ttl=SECONDS], redis+cluster://HOST:PORT,HOST:PORT, "
+            "redis+sentinel://HOST:PORT/SERVICE or the URL of an object store such as "
             "s3://BUCKET/PREFIX"
             "[,KEY=VALUE], with sizes like 4GiB"
         )

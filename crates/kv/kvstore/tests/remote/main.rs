@@ -6,6 +6,7 @@ mod memory;
 mod model;
 mod parts;
 mod redis;
+mod redis_cluster;
 mod redis_faults;
 mod redis_server;
 mod s3;

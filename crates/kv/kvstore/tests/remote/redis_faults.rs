@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use penstock_kvstore::{Redis, RedisLimits, Tier, TierError};
 use proptest::prelude::*;
 
-use crate::parts::{free_port, identity, key, load, payload, store, until};
+use crate::parts::{DEADLINE, free_port, identity, key, load, payload, store, until};
 use crate::redis::open;
 use crate::redis_server::Server;
 
-const BRIEF: RedisLimits = RedisLimits {
+pub(crate) const BRIEF: RedisLimits = RedisLimits {
     connect: Duration::from_millis(300),
     answer: Duration::from_millis(600),
 };
@@ -225,6 +225,44 @@ fn liar(nonsense: Vec<u8>) -> u16 {
         }
     });
     port
+}
+
+/// Loads from a server that lets a tier in, then sends `start` and, after each pause, a piece.
+fn load_from_endless(
+    start: &'static [u8],
+    (pause, piece): (Duration, Vec<u8>),
+    answer: Duration,
+) -> TierError {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        let mut stream = listener.accept().unwrap().0;
+        let _ = stream.read(&mut [0; 4096]).unwrap();
+        stream.write_all(b":1\r\n:1\r\n").unwrap();
+        let _ = stream.read(&mut [0; 4096]).unwrap();
+        let mut sent = stream.write_all(start);
+        while sent.is_ok() {
+            thread::sleep(pause);
+            sent = stream.write_all(&piece);
+        }
+    });
+    let limits = RedisLimits { answer, ..BRIEF };
+    let tier = Redis::open(&url, None, limits, &identity("a")).unwrap();
+    load(&tier, &key(1, 0), &payload(1, 2, 64)).unwrap_err()
+}
+
+#[test]
+fn a_reply_that_drips_is_not_waited_for() {
+    let drop = (Duration::from_millis(100), vec![0]);
+    let error = load_from_endless(b"$4224\r\n", drop, BRIEF.answer);
+    assert!(error.to_string().contains("did not answer"), "{error}");
+}
+
+#[test]
+fn a_reply_without_end_is_not_kept() {
+    let flood = (Duration::ZERO, vec![0; 1 << 20]);
+    let error = load_from_endless(b"$9999999999\r\n", flood, DEADLINE);
+    assert!(error.to_string().contains("the reply is longer"), "{error}");
 }
 
 fn reply() -> impl Strategy<Value = Vec<u8>> {

@@ -1,279 +1,353 @@
-//! A Redis connection: commands, replies, and payloads directly from and to the caller's slices.
+//! Connections, to one server or to the nodes of a cluster.
 //!
-//! RESP2 by hand (redis.io, "Redis serialization protocol specification"): a client library would
-//! copy every payload in each direction.
+//! The client library knows the protocol and the routes of a cluster; its own sockets have no time
+//! limit for a whole call and no bound for a reply.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use redis::cluster::{ClusterClient, ClusterConnection, Connect};
+use redis::cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo, SingleNodeRoutingInfo};
+use redis::{
+    Cmd, ConnectionAddr, ConnectionLike, ErrorKind, IntoConnectionInfo, Parser, Pipeline,
+    RedisResult, Value, cmd,
+};
 use tokio_rustls::rustls::ClientConfig;
 
-use super::address::Address;
+use super::address::{Address, Servers};
 use super::limits::RedisLimits;
 use super::socket::Socket;
-use crate::format::{HEADER_BYTES, HeaderPage};
+use crate::format::HEADER_BYTES;
 use crate::remote::slices::Filling;
 
-/// Maximum length of a reply line in bytes.
-const LINE_BYTES: u64 = 16 << 10;
-/// Maximum length of a key in a listing in bytes.
-const KEY_BYTES: i64 = 16 << 10;
-/// Maximum number of elements in an array reply, and its nesting depth.
-const MOST: i64 = 1 << 16;
-const DEPTH: usize = 2;
+/// Maximum bytes of a reply without a payload.
+pub(super) const REPLY_BYTES: usize = 16 << 20;
+/// Retries of a command in a cluster: redirections, and nodes that restart or lose their role.
+const RETRIES: u32 = 3;
 
-/// Why a command failed.
-#[derive(Debug)]
-pub(super) enum Trouble {
-    /// The connection is unusable.
-    Io(io::Error),
-    /// An error reply, in Redis' words; the connection stays usable.
-    Said(String),
-    /// The reply is not the requested part; the connection is unusable, as it stopped in the middle
-    /// of a reply.
-    Damaged(String),
+thread_local! {
+    /// The call of this thread. The library opens the connections of a cluster and passes no
+    /// context on.
+    static CALL: RefCell<Option<Call>> = const { RefCell::new(None) };
 }
 
-impl From<io::Error> for Trouble {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
+/// How servers are reached.
+pub(super) struct Access {
+    pub(super) address: Address,
+    pub(super) tls: Option<Arc<ClientConfig>>,
+    pub(super) limits: RedisLimits,
+}
+
+#[derive(Clone)]
+struct Call {
+    access: Arc<Access>,
+    deadline: Instant,
+    /// Maximum bytes of its replies.
+    reply_bytes: usize,
+}
+
+/// Starts the time of a call on this thread.
+pub(super) fn start_call(access: &Arc<Access>, reply_bytes: usize) {
+    start(Arc::clone(access), access.limits.answer, reply_bytes);
+}
+
+fn start(access: Arc<Access>, time: Duration, reply_bytes: usize) {
+    let deadline = Instant::now() + time;
+    CALL.set(Some(Call {
+        access,
+        deadline,
+        reply_bytes,
+    }));
+}
+
+fn call() -> RedisResult<Call> {
+    CALL.with_borrow(Clone::clone)
+        .ok_or_else(|| (ErrorKind::Client, "no call was started on this thread").into())
+}
+
+/// A pooled connection.
+pub(super) enum Link {
+    Server(Connection),
+    Cluster(Box<ClusterConnection<Connection>>),
+}
+
+impl Link {
+    pub(super) fn open(access: &Arc<Access>) -> RedisResult<Self> {
+        start_call(access, REPLY_BYTES);
+        Ok(match &access.address.servers {
+            Servers::One(server) => Self::Server(Connection::open(server, true)?),
+            Servers::Sentinels(sentinels, service) => {
+                let master = master(access, sentinels, service)?;
+                Self::Server(Connection::open(&master, true)?)
+            }
+            Servers::Cluster(nodes) => {
+                let client = ClusterClient::builder(nodes.iter().cloned())
+                    .retries(RETRIES)
+                    .min_retry_wait(10)
+                    .max_retry_wait(500)
+                    .build()?;
+                Self::Cluster(Box::new(client.get_generic_connection()?))
+            }
+        })
+    }
+
+    pub(super) fn commands(&mut self) -> &mut dyn ConnectionLike {
+        match self {
+            Self::Server(connection) => connection,
+            Self::Cluster(connection) => &mut **connection,
+        }
+    }
+
+    /// Sends commands for one key and returns their replies; if any is an error, the first one.
+    pub(super) fn pipeline(&mut self, commands: &Pipeline) -> RedisResult<Vec<Value>> {
+        let packed = commands.get_packed_pipeline();
+        let replies = self
+            .commands()
+            .req_packed_commands(&packed, 0, commands.len())?;
+        replies.into_iter().map(Value::extract_error).collect()
+    }
+
+    /// Runs a command whose reply is a part of `bytes` bytes, header included, and puts that into
+    /// `filling`, or returns the reply if it is another or comes from a cluster.
+    pub(super) fn fetch(
+        &mut self,
+        command: &Cmd,
+        bytes: usize,
+        filling: &mut Filling<'_, '_>,
+    ) -> RedisResult<Option<Value>> {
+        let Self::Server(connection) = self else {
+            return command.query(self.commands()).map(Some);
+        };
+        connection.send(&[&command.get_packed_command()])?;
+        let fetched = connection.receive_part(bytes, filling);
+        connection.broken = fetched.is_err();
+        fetched?.map(Value::extract_error).transpose()
+    }
+
+    /// Sends pieces of one command, or of a transaction of which `queued` replies come before the
+    /// last.
+    pub(super) fn request(&mut self, pieces: [&[u8]; 3], queued: usize) -> RedisResult<()> {
+        let replies = match self {
+            Self::Server(connection) => connection.exchange(&pieces, queued, 1)?,
+            Self::Cluster(cluster) => cluster.req_packed_commands(&pieces.concat(), queued, 1)?,
+        };
+        Value::Array(replies).extract_error().map(drop)
+    }
+
+    /// The routes to all keys: to each master of a cluster, else `None` for the only server.
+    pub(super) fn masters(&mut self) -> RedisResult<Vec<Option<RoutingInfo>>> {
+        let Self::Cluster(cluster) = self else {
+            return Ok(vec![None]);
+        };
+        let all = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
+        let replies: HashMap<String, Value> =
+            redis::from_redis_value(cluster.route_command(&cmd("PING"), all)?)?;
+        let route = |name: String| {
+            let (host, port) = name.rsplit_once(':')?;
+            let (host, port) = (host.to_owned(), port.parse().ok()?);
+            let node = SingleNodeRoutingInfo::ByAddress { host, port };
+            Some(Some(RoutingInfo::SingleNode(node)))
+        };
+        Ok(replies.into_keys().filter_map(route).collect())
+    }
+
+    /// Runs a command on one of [`Self::masters`].
+    pub(super) fn on(&mut self, route: Option<&RoutingInfo>, command: &Cmd) -> RedisResult<Value> {
+        match (self, route) {
+            (Self::Cluster(cluster), Some(route)) => cluster.route_command(command, route.clone()),
+            (link, _) => command.query(link.commands()),
+        }
     }
 }
 
-/// A reply that is not a payload.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Reply {
-    Text(String),
-    Number(i64),
-    Nothing,
-    Many(Vec<Reply>),
+/// Asks the sentinels in turn for the master of the service.
+fn master(
+    access: &Arc<Access>,
+    sentinels: &[ConnectionAddr],
+    service: &str,
+) -> RedisResult<ConnectionAddr> {
+    let mut question = cmd("SENTINEL");
+    question.arg("GET-MASTER-ADDR-BY-NAME").arg(service);
+    let mut last = None;
+    for sentinel in sentinels {
+        start_call(access, REPLY_BYTES);
+        let asked = Connection::open(sentinel, false).and_then(|mut connection| {
+            let answer = question.query::<Option<(String, u16)>>(&mut connection);
+            match answer {
+                Err(error) if error.code() == Some("NOAUTH") => {
+                    connection.authenticate(&access.address)?;
+                    question.query(&mut connection)
+                }
+                answer => answer,
+            }
+        });
+        match asked {
+            Ok(Some((host, port))) => return Ok(ConnectionAddr::Tcp(host, port)),
+            Ok(None) => {
+                let detail = format!("the sentinel {sentinel} monitors no master {service:?}");
+                last = Some((ErrorKind::Client, "wrong service", detail).into());
+            }
+            Err(error) => last = Some(error),
+        }
+    }
+    start_call(access, REPLY_BYTES);
+    Err(last.unwrap_or_else(|| (ErrorKind::Client, "no sentinel").into()))
 }
 
-/// An authenticated connection.
+/// A connection to one server.
 pub(super) struct Connection {
-    stream: BufReader<Socket>,
-    limits: RedisLimits,
+    socket: Socket,
+    parser: Parser,
+    /// An error stopped it in the middle of a request or reply.
+    broken: bool,
 }
 
 impl Connection {
-    /// Connects, authenticates and selects the database.
-    pub(super) fn open(
-        address: &Address,
-        tls: Option<&Arc<ClientConfig>>,
-        limits: RedisLimits,
-    ) -> Result<Self, Trouble> {
-        let socket = Socket::open(&address.place, tls, &limits)?;
-        // sized for a reply line and a payload's header; larger reads bypass it
-        let stream = BufReader::with_capacity(HEADER_BYTES + 64, socket);
-        let mut connection = Self { stream, limits };
-        if let Some(password) = &address.password {
-            let mut command: Vec<&[u8]> = vec![b"AUTH"];
-            command.extend(address.user.as_ref().map(String::as_bytes));
-            command.push(password.as_bytes());
-            connection.ask(&[&command])?;
-        }
-        if address.database != 0 {
-            let number = address.database.to_string();
-            connection.ask(&[&[b"SELECT", number.as_bytes()]])?;
+    /// Connects, authenticates and selects the database, within the call of this thread.
+    fn open(server: &ConnectionAddr, login: bool) -> RedisResult<Self> {
+        let access = call()?.access;
+        let address = &access.address;
+        let mut connection = Self {
+            socket: Socket::open(server, access.tls.as_ref(), &access.limits)?,
+            parser: Parser::new(),
+            broken: false,
+        };
+        if login {
+            connection.authenticate(address)?;
+            if address.database != 0 {
+                cmd("SELECT").arg(address.database).exec(&mut connection)?;
+            }
         }
         Ok(connection)
     }
 
-    /// Pipelines all commands and returns their replies; if any is an error, the first one, after
-    /// reading all.
-    pub(super) fn ask(&mut self, commands: &[&[&[u8]]]) -> Result<Vec<Reply>, Trouble> {
-        let mut request = Vec::new();
-        commands
-            .iter()
-            .for_each(|words| command(&mut request, words));
-        self.send(&[&request])?;
-        self.replies(commands.len(), DEPTH)
-    }
-
-    /// Pipelines `before`, a command whose last argument is `header` and `payload`, and `after`;
-    /// returns all replies.
-    pub(super) fn ask_with_payload(
-        &mut self,
-        before: &[&[&[u8]]],
-        words: &[&[u8]],
-        value: (&HeaderPage, &[u8]),
-        after: &[&[&[u8]]],
-    ) -> Result<Vec<Reply>, Trouble> {
-        let (header, payload) = value;
-        let bytes = HEADER_BYTES + payload.len();
-        let mut head = Vec::with_capacity(2 * HEADER_BYTES);
-        before.iter().for_each(|words| command(&mut head, words));
-        array(&mut head, words.len() + 1);
-        words.iter().for_each(|word| bulk(&mut head, word));
-        head.extend_from_slice(format!("${bytes}\r\n").as_bytes());
-        head.extend_from_slice(header);
-        let mut tail = b"\r\n".to_vec();
-        after.iter().for_each(|words| command(&mut tail, words));
-        self.send(&[&head, payload, &tail])?;
-        self.replies(before.len() + 1 + after.len(), DEPTH)
-    }
-
-    /// Sends a command whose reply is a part of `payload_bytes`, which goes to `filling`. False if
-    /// it does not exist.
-    pub(super) fn fetch(
-        &mut self,
-        words: &[&[u8]],
-        payload_bytes: usize,
-        filling: &mut Filling<'_, '_>,
-    ) -> Result<bool, Trouble> {
-        let mut request = Vec::new();
-        command(&mut request, words);
-        self.send(&[&request])?;
-        let Some(bytes) = self.length()? else {
-            return Ok(false);
-        };
-        let wanted = HEADER_BYTES + payload_bytes;
-        if bytes != wanted {
-            return Err(Trouble::Damaged(format!(
-                "{bytes} bytes instead of {wanted}"
-            )));
+    fn authenticate(&mut self, address: &Address) -> RedisResult<()> {
+        match &address.password {
+            Some(password) => cmd("AUTH").arg(&address.user).arg(password).exec(self),
+            None => Ok(()),
         }
+    }
+
+    /// Sends commands and returns `count` replies; the `queued` ones before must be no errors.
+    fn exchange(
+        &mut self,
+        pieces: &[&[u8]],
+        queued: usize,
+        count: usize,
+    ) -> RedisResult<Vec<Value>> {
+        self.send(pieces)?;
+        let mut replies = (0..queued + count)
+            .map(|_| self.recv_response())
+            .collect::<RedisResult<Vec<_>>>()?;
+        let wanted = replies.split_off(queued);
+        for reply in replies {
+            reply.extract_error()?;
+        }
+        Ok(wanted)
+    }
+
+    /// Receives a part without a copy: the library would make two.
+    fn receive_part(
+        &mut self,
+        bytes: usize,
+        filling: &mut Filling<'_, '_>,
+    ) -> RedisResult<Option<Value>> {
+        let prefix = format!("${bytes}\r\n").into_bytes();
+        let mut start = vec![0; prefix.len() + HEADER_BYTES];
+        let mut count = 0;
+        while count < prefix.len() && prefix.starts_with(&start[..count]) {
+            count += self.socket.read_some(&mut start[count..])?;
+        }
+        let Some(first) = start[..count].strip_prefix(&prefix[..]) else {
+            let reply = start[..count].chain(&mut self.socket);
+            return self.parser.parse_value(reply).map(Some);
+        };
+        filling.copy(first);
         while !filling.room().is_empty() {
-            let count = retry(|| self.stream.read(filling.room()))?;
-            if count == 0 {
-                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
-            }
+            let count = self.socket.read_some(filling.room())?;
             filling.advance(count);
         }
-        self.end_of_line()?;
-        Ok(true)
-    }
-
-    fn send(&mut self, pieces: &[&[u8]]) -> Result<(), Trouble> {
-        let socket = self.stream.get_mut();
-        socket.until(Instant::now() + self.limits.answer);
-        for piece in pieces {
-            socket.write_all(piece)?;
-        }
-        Ok(socket.flush()?)
-    }
-
-    /// Reads `count` replies; if any is an error, the first one, after reading all.
-    fn replies(&mut self, count: usize, depth: usize) -> Result<Vec<Reply>, Trouble> {
-        let mut replies = Vec::new();
-        let mut said = None;
-        for _ in 0..count {
-            match self.reply(depth) {
-                Ok(reply) => replies.push(reply),
-                Err(Trouble::Said(error)) => said = said.or(Some(error)),
-                Err(error) => return Err(error),
-            }
-        }
-        said.map_or(Ok(replies), |error| Err(Trouble::Said(error)))
-    }
-
-    /// Reads a reply. Transactions return nested replies, SCAN within them one level more; deeper
-    /// nesting is rejected.
-    fn reply(&mut self, depth: usize) -> Result<Reply, Trouble> {
-        let (kind, line) = self.line()?;
-        if kind != b'*' {
-            return self.single(kind, line);
-        }
-        match number(&line)? {
-            -1 => Ok(Reply::Nothing),
-            count @ 0..=MOST if depth > 0 => {
-                self.replies(count as usize, depth - 1).map(Reply::Many)
-            }
-            _ => Err(strange(kind, &line).into()),
-        }
-    }
-
-    fn single(&mut self, kind: u8, line: String) -> Result<Reply, Trouble> {
-        match kind {
-            b'+' => Ok(Reply::Text(line)),
-            b'-' => Err(Trouble::Said(line)),
-            b':' => Ok(Reply::Number(number(&line)?)),
-            b'$' => match number(&line)? {
-                -1 => Ok(Reply::Nothing),
-                bytes @ 0..=KEY_BYTES => self.text(bytes as usize),
-                _ => Err(strange(kind, &line).into()),
-            },
-            _ => Err(strange(kind, &line).into()),
-        }
-    }
-
-    fn text(&mut self, bytes: usize) -> Result<Reply, Trouble> {
-        let mut text = vec![0; bytes + 2];
-        self.stream.read_exact(&mut text)?;
-        text.truncate(bytes);
-        let text = String::from_utf8(text).map_err(|_| strange(b'$', "a name that is no text"))?;
-        Ok(Reply::Text(text))
-    }
-
-    /// Reads the length of a payload reply; `None` for a nil reply.
-    fn length(&mut self) -> Result<Option<usize>, Trouble> {
-        let (kind, line) = self.line()?;
-        match kind {
-            b'$' => Ok(usize::try_from(number(&line)?).ok()),
-            b'-' => Err(Trouble::Said(line)),
-            _ => Err(strange(kind, &line).into()),
-        }
-    }
-
-    /// Reads a line: its type byte and the rest.
-    fn line(&mut self) -> io::Result<(u8, String)> {
-        let mut line = Vec::new();
-        (&mut self.stream)
-            .take(LINE_BYTES)
-            .read_until(b'\n', &mut line)?;
-        match line.as_slice() {
-            [] => Err(io::ErrorKind::UnexpectedEof.into()),
-            [kind, rest @ .., b'\r', b'\n'] => {
-                Ok((*kind, String::from_utf8_lossy(rest).into_owned()))
-            }
-            [kind, rest @ ..] => Err(strange(*kind, &String::from_utf8_lossy(rest))),
-        }
-    }
-
-    fn end_of_line(&mut self) -> io::Result<()> {
         let mut end = [0; 2];
-        self.stream.read_exact(&mut end)?;
+        self.socket.read_exact(&mut end)?;
         match &end {
-            b"\r\n" => Ok(()),
-            [kind, rest] => Err(strange(*kind, &char::from(*rest).to_string())),
+            b"\r\n" => Ok(None),
+            _ => Err((ErrorKind::Parse, "the part has no end of a line").into()),
         }
+    }
+
+    fn send(&mut self, pieces: &[&[u8]]) -> RedisResult<()> {
+        if self.broken {
+            return Err(io::Error::from(io::ErrorKind::NotConnected).into());
+        }
+        let call = call()?;
+        self.socket.limit(call.deadline, call.reply_bytes);
+        let sent = pieces
+            .iter()
+            .try_for_each(|piece| self.socket.write_all(piece));
+        let sent = sent.and_then(|()| self.socket.flush());
+        self.broken = sent.is_err();
+        Ok(sent?)
     }
 }
 
-fn retry(mut read: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
-    loop {
-        match read() {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            done => return done,
-        }
+impl ConnectionLike for Connection {
+    fn req_packed_command(&mut self, request: &[u8]) -> RedisResult<Value> {
+        self.send(&[request])?;
+        self.recv_response()
+    }
+
+    fn req_packed_commands(
+        &mut self,
+        request: &[u8],
+        offset: usize,
+        count: usize,
+    ) -> RedisResult<Vec<Value>> {
+        self.exchange(&[request], offset, count)
+    }
+
+    fn get_db(&self) -> i64 {
+        0
+    }
+
+    fn check_connection(&mut self) -> bool {
+        cmd("PING").exec(self).is_ok()
+    }
+
+    fn is_open(&self) -> bool {
+        !self.broken
     }
 }
 
-fn command(request: &mut Vec<u8>, words: &[&[u8]]) {
-    array(request, words.len());
-    words.iter().for_each(|word| bulk(request, word));
-}
+/// To a node of a cluster.
+impl Connect for Connection {
+    fn connect<T: IntoConnectionInfo>(node: T, _timeout: Option<Duration>) -> RedisResult<Self> {
+        // one node that hangs must not take the time of the others
+        let call = call()?;
+        let time = call.access.limits.connect;
+        start(call.access, time, call.reply_bytes);
+        Self::open(node.into_connection_info()?.addr(), true)
+    }
 
-fn array(request: &mut Vec<u8>, count: usize) {
-    request.extend_from_slice(format!("*{count}\r\n").as_bytes());
-}
+    fn send_packed_command(&mut self, request: &[u8]) -> RedisResult<()> {
+        self.send(&[request])
+    }
 
-fn bulk(request: &mut Vec<u8>, word: &[u8]) {
-    request.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
-    request.extend_from_slice(word);
-    request.extend_from_slice(b"\r\n");
-}
+    /// The deadline of the call holds.
+    fn set_write_timeout(&self, _: Option<Duration>) -> RedisResult<()> {
+        Ok(())
+    }
 
-fn number(line: &str) -> io::Result<i64> {
-    line.parse().map_err(|_| strange(b':', line))
-}
+    /// The deadline of the call holds.
+    fn set_read_timeout(&self, _: Option<Duration>) -> RedisResult<()> {
+        Ok(())
+    }
 
-fn strange(kind: u8, line: &str) -> io::Error {
-    let line: String = line.chars().take(60).collect();
-    let text = format!(
-        "{:?} is no reply of a Redis to this",
-        format!("{}{line}", char::from(kind))
-    );
-    io::Error::new(io::ErrorKind::InvalidData, text)
+    fn recv_response(&mut self) -> RedisResult<Value> {
+        let reply = self.parser.parse_value(&mut self.socket);
+        self.broken = reply.is_err();
+        reply
+    }
 }

@@ -1,42 +1,55 @@
-//! Parts in a Redis or Valkey server.
+//! Parts in a Redis or Valkey server, in a cluster, or in the master that sentinels name.
 //!
 //! A chunk is a hash with its parts as fields: so the server's eviction (`maxmemory-policy
-//! allkeys-lru`) removes whole chunks, a time to live applies to the chunk, and a removal is a
-//! single `UNLINK`. Clusters are not supported.
+//! allkeys-lru`) removes whole chunks, a time to live applies to the chunk, a removal is a single
+//! `UNLINK`, and all parts of a chunk are on one node of a cluster.
 
 mod address;
 mod connection;
 mod limits;
 mod socket;
 
-use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio_rustls::rustls::ClientConfig;
+use redis::{Cmd, ErrorKind, Pipeline, RedisError, Value, cmd, pipe};
 
-use self::address::{Address, Place};
-use self::connection::{Connection, Reply, Trouble};
+use self::address::Address;
+use self::connection::{Access, Link, REPLY_BYTES, start_call};
 pub use self::limits::RedisLimits;
 use super::names::Names;
 use super::slices::Filling;
 use super::tls;
+use crate::format::{HEADER_BYTES, HeaderPage};
 use crate::key::{Digest, Group, PartKey, StoreIdentity};
 use crate::tier::{StartError, Tier, TierError};
 
 /// Maximum number of pooled idle connections.
 const IDLE: usize = 16;
+/// Keys for each step of a listing.
+const LISTED: usize = 1000;
 
-/// A tier in a Redis or Valkey server.
+/// A tier in Redis or Valkey.
 pub struct Redis {
     name: String,
-    address: Address,
-    tls: Option<Arc<ClientConfig>>,
-    limits: RedisLimits,
+    access: Arc<Access>,
     /// Time to live of a chunk in seconds, renewed by each store to it.
-    ttl: Option<String>,
+    ttl: Option<u64>,
     names: Names,
-    idle: Mutex<Vec<Connection>>,
+    idle: Mutex<Vec<Link>>,
+}
+
+/// Why a call failed.
+enum Trouble {
+    Redis(RedisError),
+    /// The value is not the requested part.
+    Damaged(String),
+}
+
+impl From<RedisError> for Trouble {
+    fn from(error: RedisError) -> Self {
+        Self::Redis(error)
+    }
 }
 
 impl Redis {
@@ -44,8 +57,10 @@ impl Redis {
     ///
     /// `redis://[[user]:password@]host[:port][/database]`; `rediss://` is the same with TLS, its
     /// authorities those of the platform or of `?ssl_ca_certs=FILE`;
-    /// `unix://[[user]:password@]/path[?db=N]`. With `ttl` (whole seconds) a chunk disappears that
-    /// long after something was stored to it, and no sooner by itself without.
+    /// `unix://[[user]:password@]/path[?db=N]`; `redis+cluster://host[:port][,host...]`;
+    /// `redis+sentinel://host[:port][,host...]/service[/database]`. With `ttl` (whole seconds) a
+    /// chunk disappears that long after something was stored to it, and no sooner by itself
+    /// without.
     ///
     /// # Errors
     /// The URL is wrong, or the server is unreachable, refuses the login or the write: which, and
@@ -60,104 +75,115 @@ impl Redis {
             .map_err(|error| StartError(format!("KV tier: not the URL of a Redis: {error}")))?;
         let name = address.to_string();
         let start = |error: String| StartError(format!("KV tier {name}: {error}"));
-        let tls = match &address.place {
-            Place::Tls { authorities, .. } => Some(Arc::new(
-                tls::client(authorities.as_deref()).map_err(start)?,
-            )),
-            _ => None,
+        let tls = match address.tls {
+            true => Some(tls::client(address.authorities.as_deref()).map_err(start)?),
+            false => None,
         };
         let tier = Self {
-            name: name.clone(),
-            address,
-            tls,
-            limits,
-            ttl: ttl.map(|ttl| ttl.as_secs().max(1).to_string()),
+            access: Arc::new(Access {
+                address,
+                tls: tls.map(Arc::new),
+                limits,
+            }),
+            name,
+            ttl: ttl.map(|ttl| ttl.as_secs().max(1)),
             names: Names::new(identity),
             idle: Mutex::default(),
         };
         let trial = tier.names.trial();
-        let commands: [&[&[u8]]; 2] = [
-            &[b"HSET", trial.as_bytes(), b"part", b"x"],
-            &[b"UNLINK", trial.as_bytes()],
-        ];
-        tier.with(|connection| connection.ask(&commands))
+        let mut commands = pipe();
+        commands.cmd("HSET").arg(&trial).arg("part").arg("x");
+        commands.cmd("UNLINK").arg(&trial);
+        tier.with(REPLY_BYTES, |link| Ok(link.pipeline(&commands)?))
             .map_err(|error| StartError(format!("KV tier {error}")))?;
         Ok(tier)
     }
 
-    /// Calls with a pooled connection. If the server has closed it meanwhile, retries with a new
-    /// one.
+    /// Calls with a pooled connection. If the server has closed it meanwhile, or is no master any
+    /// more, retries with a new one.
     fn with<T>(
         &self,
-        mut call: impl FnMut(&mut Connection) -> Result<T, Trouble>,
+        reply_bytes: usize,
+        mut call: impl FnMut(&mut Link) -> Result<T, Trouble>,
     ) -> Result<T, TierError> {
         let idle = self.idle().pop();
-        if let Some(mut connection) = idle {
-            match call(&mut connection) {
-                // the server has likely closed the other idle connections as well
-                Err(Trouble::Io(error)) if closed(&error) => self.idle().clear(),
-                done => return self.done(connection, done),
+        if let Some(mut link) = idle {
+            start_call(&self.access, reply_bytes);
+            match call(&mut link) {
+                // the other idle connections are likely of no use either
+                Err(Trouble::Redis(error)) if stale(&error) => self.idle().clear(),
+                done => return self.done(link, done),
             }
         }
-        let opened = Connection::open(&self.address, self.tls.as_ref(), self.limits);
-        let mut connection = opened.map_err(|trouble| self.failed(trouble))?;
-        let done = call(&mut connection);
-        self.done(connection, done)
+        let mut link = Link::open(&self.access).map_err(|error| self.failed(error.into()))?;
+        start_call(&self.access, reply_bytes);
+        let done = call(&mut link);
+        self.done(link, done)
     }
 
     /// Returns the connection to the pool if it is still usable.
-    fn done<T>(&self, connection: Connection, done: Result<T, Trouble>) -> Result<T, TierError> {
-        if matches!(done, Ok(_) | Err(Trouble::Said(_))) {
+    fn done<T>(&self, link: Link, done: Result<T, Trouble>) -> Result<T, TierError> {
+        let usable = match &done {
+            Err(Trouble::Redis(error)) => error.code().is_some() && !stale(error),
+            _ => true,
+        };
+        if usable {
             let mut idle = self.idle();
             if idle.len() < IDLE {
-                idle.push(connection);
+                idle.push(link);
             }
         }
         done.map_err(|trouble| self.failed(trouble))
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
+    fn idle(&self) -> MutexGuard<'_, Vec<Link>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn failed(&self, trouble: Trouble) -> TierError {
         let name = &self.name;
-        match trouble {
-            Trouble::Io(error) if error.kind() == io::ErrorKind::TimedOut => {
-                let (connect, answer) = (self.limits.connect, self.limits.answer);
-                TierError::Failed(format!(
-                    "{name} did not answer within {connect:?} (to connect) and {answer:?}"
-                ))
-            }
-            Trouble::Io(error) => TierError::Failed(format!("{name}: {error}")),
-            Trouble::Damaged(what) => TierError::Damaged(format!("{name}: {what}")),
-            Trouble::Said(said) if full(&said) => TierError::Full(format!(
+        let error = match trouble {
+            Trouble::Redis(error) => error,
+            Trouble::Damaged(what) => return TierError::Damaged(format!("{name}: {what}")),
+        };
+        if error.is_timeout() {
+            let RedisLimits { connect, answer } = self.access.limits;
+            return TierError::Failed(format!(
+                "{name} did not answer within {connect:?} (to connect) and {answer:?}"
+            ));
+        }
+        let said = match error.code() {
+            Some(code) => format!("{code} {}", error.detail().unwrap_or_default()),
+            None => error.to_string(),
+        };
+        if said.starts_with("OOM ") {
+            return TierError::Full(format!(
                 "{name}: {said} Give it more maxmemory, or let it evict: maxmemory-policy \
                  allkeys-lru"
-            )),
-            Trouble::Said(said) => TierError::Failed(format!("{name}: {said}{}", remedy(&said))),
+            ));
         }
+        TierError::Failed(format!("{name}: {said}{}", remedy(&said)))
     }
 
     /// Whether the part exists; if so, renews the time to live of its chunk.
     fn touch(&self, chunk: &str, part: &str) -> Result<bool, TierError> {
-        let (chunk, part) = (chunk.as_bytes(), part.as_bytes());
-        let exists: &[&[u8]] = &[b"HEXISTS", chunk, part];
-        let replies = match &self.ttl {
-            None => self.with(|connection| connection.ask(&[exists]))?,
-            Some(ttl) => {
-                let expire: &[&[u8]] = &[b"EXPIRE", chunk, ttl.as_bytes()];
-                self.with(|connection| connection.ask(&[exists, expire]))?
-            }
-        };
-        Ok(replies.first() == Some(&Reply::Number(1)))
+        let mut commands = pipe();
+        commands.cmd("HEXISTS").arg(chunk).arg(part);
+        if let Some(ttl) = self.ttl {
+            commands.cmd("EXPIRE").arg(chunk).arg(ttl);
+        }
+        let replies = self.with(REPLY_BYTES, |link| Ok(link.pipeline(&commands)?))?;
+        Ok(replies.first() == Some(&Value::Int(1)))
     }
 
     /// Deletes a damaged part, so that it is not found again.
     fn drop_damaged(&self, chunk: &str, part: &str) {
-        let command: &[&[u8]] = &[b"HDEL", chunk.as_bytes(), part.as_bytes()];
         // best effort: if it fails, the part is found damaged and deleted at the next load
-        let _ = self.with(|connection| connection.ask(&[command]));
+        let _ = self.run(cmd("HDEL").arg(chunk).arg(part));
+    }
+
+    fn run(&self, command: &Cmd) -> Result<(), TierError> {
+        self.with(REPLY_BYTES, |link| Ok(command.exec(link.commands())?))
     }
 }
 
@@ -168,17 +194,27 @@ impl Tier for Redis {
 
     fn load(&self, key: &PartKey, into: &mut [&mut [u8]]) -> Result<(), TierError> {
         let (chunk, part) = (self.names.chunk(&key.digest), key.name_in_chunk());
-        let bytes = into.iter().map(|slice| slice.len()).sum();
-        let words: &[&[u8]] = &[b"HGET", chunk.as_bytes(), part.as_bytes()];
-        let found = self.with(|connection| {
+        let wanted = HEADER_BYTES + into.iter().map(|slice| slice.len()).sum::<usize>();
+        let mut command = cmd("HGET");
+        command.arg(&chunk).arg(&part);
+        // larger than a part, so that a longer one is damaged and not only an error
+        let found = self.with(wanted + REPLY_BYTES, |link| {
             let mut filling = Filling::new(into);
-            let found = connection.fetch(words, bytes, &mut filling)?;
-            let checked = if found {
-                filling.verify(&self.names, key)
-            } else {
-                Ok(())
-            };
-            checked.map(|()| found).map_err(Trouble::Damaged)
+            match link.fetch(&command, wanted, &mut filling)? {
+                None => {}
+                Some(Value::Nil) => return Ok(false),
+                Some(Value::BulkString(value)) if value.len() == wanted => {
+                    filling.copy(&value);
+                }
+                Some(Value::BulkString(value)) => {
+                    let bytes = value.len();
+                    let what = format!("{bytes} bytes instead of {wanted}");
+                    return Err(Trouble::Damaged(what));
+                }
+                Some(other) => return Err(unexpected(&other).into()),
+            }
+            let checked = filling.verify(&self.names, key);
+            checked.map(|()| true).map_err(Trouble::Damaged)
         });
         match found {
             Ok(true) => Ok(()),
@@ -198,122 +234,110 @@ impl Tier for Redis {
             return Ok(());
         }
         let header = self.names.header(key, from, parent);
-        let words: &[&[u8]] = &[b"HSETNX", chunk.as_bytes(), part.as_bytes()];
-        match &self.ttl {
-            None => self
-                .with(|connection| connection.ask_with_payload(&[], words, (&header, from), &[]))?,
+        let (mut head, mut tail, mut queued) = (Vec::new(), b"\r\n".to_vec(), 0);
+        if let Some(ttl) = self.ttl {
             // atomic: a crash in between must not leave a chunk without expiry
-            Some(ttl) => self.with(|connection| {
-                let after: [&[&[u8]]; 2] =
-                    [&[b"EXPIRE", chunk.as_bytes(), ttl.as_bytes()], &[b"EXEC"]];
-                connection.ask_with_payload(&[&[b"MULTI"]], words, (&header, from), &after)
-            })?,
-        };
-        Ok(())
+            head = cmd("MULTI").get_packed_command();
+            let expire = cmd("EXPIRE").arg(&chunk).arg(ttl).get_packed_command();
+            tail = [tail, expire, cmd("EXEC").get_packed_command()].concat();
+            queued = 3;
+        }
+        head.extend(set_if_absent(&chunk, &part, &header, from.len()));
+        let request = [&head, from, &tail];
+        self.with(REPLY_BYTES, |link| Ok(link.request(request, queued)?))
     }
 
     fn probe(&self, keys: &[PartKey]) -> Result<Vec<bool>, TierError> {
         if keys.is_empty() {
             return Ok(Vec::new());
         }
-        let names: Vec<(String, String)> = keys
-            .iter()
-            .map(|key| (self.names.chunk(&key.digest), key.name_in_chunk()))
-            .collect();
-        let commands: Vec<[&[u8]; 3]> = names
-            .iter()
-            .map(|(chunk, part)| [&b"HEXISTS"[..], chunk.as_bytes(), part.as_bytes()])
-            .collect();
-        let commands: Vec<&[&[u8]]> = commands.iter().map(|words| &words[..]).collect();
-        let replies = self.with(|connection| connection.ask(&commands))?;
-        Ok(replies
-            .iter()
-            .map(|reply| *reply == Reply::Number(1))
-            .collect())
+        self.with(REPLY_BYTES, |link| {
+            let mut found = Vec::with_capacity(keys.len());
+            let together = matches!(link, Link::Server(_));
+            for keys in keys.chunk_by(|a, b| together || a.digest == b.digest) {
+                let mut commands = Pipeline::with_capacity(keys.len());
+                for key in keys {
+                    let (chunk, part) = (self.names.chunk(&key.digest), key.name_in_chunk());
+                    commands.cmd("HEXISTS").arg(chunk).arg(part);
+                }
+                let replies = link.pipeline(&commands)?;
+                found.extend(replies.iter().map(|reply| *reply == Value::Int(1)));
+            }
+            Ok(found)
+        })
     }
 
     fn remove(&self, digest: &Digest) -> Result<(), TierError> {
-        let chunk = self.names.chunk(digest);
-        let command: &[&[u8]] = &[b"UNLINK", chunk.as_bytes()];
-        self.with(|connection| connection.ask(&[command])).map(drop)
+        self.run(cmd("UNLINK").arg(self.names.chunk(digest)))
     }
 
     fn clear(&self, group: Option<Group>) -> Result<(), TierError> {
         let pattern = self.names.pattern(group);
-        self.with(|connection| {
-            let mut cursor = "0".to_owned();
-            loop {
-                let words: &[&[u8]] = &[
-                    b"SCAN",
-                    cursor.as_bytes(),
-                    b"MATCH",
-                    pattern.as_bytes(),
-                    b"COUNT",
-                    b"1000",
-                ];
-                let replies = connection.ask(&[words])?;
-                let Some((next, keys)) = scanned(&replies) else {
-                    return Err(Trouble::Said("SCAN was not answered with keys".into()));
-                };
-                if !keys.is_empty() {
-                    let mut words: Vec<&[u8]> = vec![b"UNLINK"];
-                    words.extend(keys.iter().map(|key| key.as_bytes()));
-                    connection.ask(&[&words])?;
+        self.with(REPLY_BYTES, |link| {
+            for node in link.masters()? {
+                let mut cursor = 0_u64;
+                loop {
+                    start_call(&self.access, REPLY_BYTES);
+                    let mut list = cmd("SCAN");
+                    list.arg(cursor).arg("MATCH").arg(&pattern);
+                    list.arg("COUNT").arg(LISTED);
+                    let (next, keys): (u64, Vec<String>) =
+                        redis::from_redis_value(link.on(node.as_ref(), &list)?)
+                            .map_err(RedisError::from)?;
+                    // keys of a cluster are in different slots
+                    let most = if node.is_none() { LISTED } else { 1 };
+                    for keys in keys.chunks(most) {
+                        start_call(&self.access, REPLY_BYTES);
+                        cmd("UNLINK").arg(keys).exec(link.commands())?;
+                    }
+                    if next == 0 {
+                        break;
+                    }
+                    cursor = next;
                 }
-                if next == "0" {
-                    return Ok(());
-                }
-                cursor = next.to_owned();
             }
+            Ok(())
         })
     }
 }
 
-/// The next cursor and the keys of a SCAN.
-fn scanned(replies: &[Reply]) -> Option<(&str, Vec<&str>)> {
-    let [Reply::Many(parts)] = replies else {
-        return None;
-    };
-    let [Reply::Text(cursor), Reply::Many(keys)] = parts.as_slice() else {
-        return None;
-    };
-    let keys = keys.iter().map(|key| match key {
-        Reply::Text(key) => Some(key.as_str()),
-        _ => None,
-    });
-    Some((cursor, keys.collect::<Option<_>>()?))
+/// The command that stores a part, up to its payload: the library would copy that twice.
+fn set_if_absent(chunk: &str, part: &str, header: &HeaderPage, payload_bytes: usize) -> Vec<u8> {
+    let (chunk_bytes, part_bytes) = (chunk.len(), part.len());
+    let bytes = header.len() + payload_bytes;
+    let head = format!(
+        "*4\r\n$6\r\nHSETNX\r\n${chunk_bytes}\r\n{chunk}\r\n${part_bytes}\r\n{part}\r\n${bytes}\r\n"
+    );
+    [head.as_bytes(), header].concat()
 }
 
-/// Whether the server had closed the connection, so that the call may be retried.
-fn closed(error: &io::Error) -> bool {
-    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
-    matches!(
-        error.kind(),
-        BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof
+fn unexpected(reply: &Value) -> RedisError {
+    let reply: String = format!("{reply:?}").chars().take(60).collect();
+    (
+        ErrorKind::UnexpectedReturnType,
+        "no reply of a Redis to this",
+        reply,
     )
+        .into()
 }
 
-fn full(said: &str) -> bool {
-    said.starts_with("OOM ") || (said.starts_with("EXECABORT") && said.contains("OOM"))
+/// Whether another connection may do better: the server closed this one, or is a replica now.
+fn stale(error: &RedisError) -> bool {
+    error.is_connection_dropped() || error.code() == Some("READONLY")
 }
 
 fn remedy(said: &str) -> &'static str {
-    match said.split(' ').next() {
-        Some("NOAUTH") => {
-            ". It wants a password: redis://:PASSWORD@host or redis://USER:PASSWORD@host"
-        }
-        Some("WRONGPASS") => {
-            ". User or password in the URL are wrong; what is special in a URL must be \
-             percent-encoded"
-        }
-        Some("NOPERM") => {
-            ". The user needs +hget +hset +hsetnx +hexists +hdel +unlink +expire +multi +exec \
-             +select on ~penstock-kv-*"
-        }
-        Some("MOVED") => {
-            ". It is part of a cluster, which Penstock does not speak to; give it a server or a \
-             proxy"
-        }
-        _ => "",
+    let has = |code| said.contains(code);
+    if has("NOAUTH") {
+        ". It wants a password: redis://:PASSWORD@host or redis://USER:PASSWORD@host"
+    } else if has("WRONGPASS") {
+        ". User or password in the URL are wrong; what is special in a URL must be percent-encoded"
+    } else if has("NOPERM") {
+        ". The user needs +hget +hset +hsetnx +hexists +hdel +unlink +expire +multi +exec +select \
+         on ~penstock-kv-*, and in a cluster +ping +asking +cluster|slots"
+    } else if has("MOVED") || has("CROSSSLOT") {
+        ". It is part of a cluster: redis+cluster://host:port"
+    } else {
+        ""
     }
 }

@@ -1,4 +1,4 @@
-//! Byte stream of a connection: TCP, TLS or Unix socket, with deadlines.
+//! Byte stream of a connection: TCP, TLS or Unix socket, with a deadline and a bound for replies.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -6,16 +6,18 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use redis::ConnectionAddr;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, ClientConnection, StreamOwned};
 
-use super::address::Place;
 use super::limits::RedisLimits;
 
 /// A socket whose reads and writes fail with `TimedOut` after the deadline.
 pub(super) struct Socket {
     stream: Box<dyn Stream>,
     deadline: Instant,
+    /// Bytes that may still be read; then reads fail with `FileTooLarge`.
+    room: usize,
 }
 
 trait Stream: Read + Write + Send {}
@@ -23,31 +25,42 @@ trait Stream: Read + Write + Send {}
 impl<T: Read + Write + Send> Stream for T {}
 
 impl Socket {
-    /// `tls` is required for TLS places.
+    /// With `tls`, TLS over TCP.
     pub(super) fn open(
-        place: &Place,
+        server: &ConnectionAddr,
         tls: Option<&Arc<ClientConfig>>,
         limits: &RedisLimits,
     ) -> io::Result<Self> {
-        let stream: Box<dyn Stream> = match (place, tls) {
-            (Place::Unix(path), _) => Box::new(unix(path, limits.answer)?),
-            (Place::Tls { host, port, .. }, Some(tls)) => {
+        let stream: Box<dyn Stream> = match (server, tls) {
+            (ConnectionAddr::Unix(path), _) => Box::new(unix(path, limits.answer)?),
+            (ConnectionAddr::Tcp(host, port), Some(tls)) => {
                 let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
                 let session =
                     ClientConnection::new(Arc::clone(tls), name).map_err(io::Error::other)?;
                 Box::new(StreamOwned::new(session, tcp(host, *port, limits)?))
             }
-            (Place::Tcp { host, port } | Place::Tls { host, port, .. }, _) => {
-                Box::new(tcp(host, *port, limits)?)
-            }
+            (ConnectionAddr::Tcp(host, port), None) => Box::new(tcp(host, *port, limits)?),
+            _ => return Err(io::ErrorKind::Unsupported.into()),
         };
-        let deadline = Instant::now() + limits.answer;
-        Ok(Self { stream, deadline })
+        Ok(Self {
+            stream,
+            deadline: Instant::now() + limits.answer,
+            room: 0,
+        })
     }
 
-    /// Sets the deadline for all further reads and writes.
-    pub(super) fn until(&mut self, deadline: Instant) {
-        self.deadline = deadline;
+    /// Sets the deadline for all further reads and writes, and how many bytes may be read.
+    pub(super) fn limit(&mut self, deadline: Instant, room: usize) {
+        (self.deadline, self.room) = (deadline, room);
+    }
+
+    /// Reads at least a byte.
+    pub(super) fn read_some(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self.read(into) {
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => self.read_some(into),
+            read => read,
+        }
     }
 
     fn in_time(&self) -> io::Result<()> {
@@ -93,7 +106,14 @@ fn timed_out(error: io::Error) -> io::Error {
 impl Read for Socket {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         self.in_time()?;
-        self.stream.read(into).map_err(timed_out)
+        if self.room == 0 {
+            let text = "the reply is longer than any to this command";
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
+        }
+        let most = into.len().min(self.room);
+        let count = self.stream.read(&mut into[..most]).map_err(timed_out)?;
+        self.room -= count;
+        Ok(count)
     }
 }
 
