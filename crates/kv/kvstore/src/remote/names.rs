@@ -37,6 +37,7 @@ impl Names {
     }
 
     /// Common prefix of all chunks.
+    #[cfg(feature = "object-store")]
     pub(super) fn root(&self) -> &str {
         &self.root
     }

@@ -9,7 +9,8 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 /// Trusts no certificate, for unencrypted stores.
-pub(super) fn unbelieving() -> Result<ClientConfig, String> {
+#[cfg(feature = "object-store")]
+pub(super) fn without_roots() -> Result<ClientConfig, String> {
     with_roots(RootCertStore::empty())
 }
 

@@ -140,7 +140,7 @@ impl Own {
     fn connector(&self) -> Result<Connector, String> {
         let tls = match tls::client(self.authorities.as_deref().map(FilePath::new)) {
             // an unencrypted local store needs no CA certificates
-            Err(_) if self.allow_http && self.authorities.is_none() => tls::unbelieving()?,
+            Err(_) if self.allow_http && self.authorities.is_none() => tls::without_roots()?,
             other => other?,
         };
         Ok(Connector {
