@@ -1,19 +1,33 @@
 //! Kernel benchmark: best of several runs, in GOP/s, of matrix multiplication and attention by
 //! weight format and number of rows.
 //!
-//! `cargo run --release -p penstock-kernels --example kernel_speed [isa [threads [form]]]`. The
-//! form `attention` runs attention only.
-
-mod noise;
+//! `cargo bench -p penstock-kernels --bench kernels -- [isa [threads [form]]]`. The form
+//! `attention` runs attention only.
 
 use std::time::Instant;
 
-use noise::Noise;
 use penstock_kernels::{
-    Activations, Aligned, Angles, AttentionPlan, Cpu, HeadColumns, HeadShape, Isa, KvLayout,
-    KvPool, KvType, Linear, Mode, Packed, Place, Rotation, RowSource, Scoring, Seen, Sequence,
-    SequenceBlocks, WeightFormat,
+    Activations, Aligned, Angles, AttentionPlan, Cpu, GroupRow, HeadColumns, HeadShape, Isa,
+    KvLayout, KvPool, KvType, Linear, Mode, Packed, Place, Rotation, RowSource, Scoring, Seen,
+    Sequence, SequenceBlocks, WeightFormat,
 };
+
+/// Pseudo-random numbers from -0.5 to 0.5.
+struct Noise;
+
+impl RowSource for Noise {
+    fn fill_f32(&self, row: usize, out: &mut [f32]) {
+        let mut state = row as u32 * 747_796_405 + 1;
+        for v in out {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            *v = (state >> 8) as f32 / (1u32 << 24) as f32 - 0.5;
+        }
+    }
+
+    fn fill_groups(&self, _: WeightFormat, _: usize, _: &mut GroupRow) -> bool {
+        false
+    }
+}
 
 fn best(mut run: impl FnMut()) -> f64 {
     let mut best = f64::MAX;
@@ -127,21 +141,20 @@ fn attention(cpu: &Cpu, rows: usize, context: usize) {
 }
 
 fn main() {
-    let isa = std::env::args()
-        .nth(1)
+    // cargo adds --bench
+    let mut words = std::env::args().skip(1).filter(|word| word != "--bench");
+    let isa = words
+        .next()
         .map_or(Ok(Isa::detect()), |name| name.parse())
         .unwrap_or_else(|e| {
             eprintln!("{e}");
             std::process::exit(2)
         });
-    let threads = std::env::args()
-        .nth(2)
-        .and_then(|n| n.parse().ok())
-        .unwrap_or(1);
+    let threads = words.next().and_then(|n| n.parse().ok()).unwrap_or(1);
     let Ok(cpu) = Cpu::new(isa, threads) else {
         std::process::exit(1)
     };
-    let wanted = std::env::args().nth(3);
+    let wanted = words.next();
     println!("{isa}, {threads} thread(s)");
     for form in [
         WeightFormat::W4,
