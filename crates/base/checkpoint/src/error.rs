@@ -13,6 +13,7 @@ pub struct Fault {
     pub item: String,
     /// Byte offset in the file at which the faulty field starts.
     pub offset: usize,
+    /// One line, of bounded length.
     pub problem: String,
 }
 
@@ -21,7 +22,7 @@ impl Fault {
         Self {
             item: item.into(),
             offset,
-            problem: problem.into(),
+            problem: one_line(&problem.into()),
         }
     }
 }
@@ -58,13 +59,30 @@ pub enum FormatError {
     #[error("{}: no tensor {}", path.display(), quoted(name))]
     MissingTensor { path: PathBuf, name: String },
 
-    #[error("{}: tensor {} has type {dtype}; readable types are \
-        {}", path.display(), quoted(name), crate::DType::supported())]
+    #[error("{}: tensor {} has type {}; readable types are \
+        {}", path.display(), quoted(name), one_line(dtype), crate::DType::supported())]
     UnsupportedType {
         path: PathBuf,
         name: String,
         dtype: String,
     },
+}
+
+/// Text with words from an untrusted file, fit for one line of a log: without control characters
+/// and at most 1000 characters long.
+pub fn one_line(text: &str) -> String {
+    const LONGEST: usize = 1000;
+    let mut out = String::new();
+    for c in text.chars().take(LONGEST) {
+        match c.is_control() {
+            true => out.extend(c.escape_debug()),
+            false => out.push(c),
+        }
+    }
+    if text.chars().nth(LONGEST).is_some() {
+        out.push_str("...");
+    }
+    out
 }
 
 /// A name from an untrusted file, suitable for one line of a log: escaped and at most 80 characters

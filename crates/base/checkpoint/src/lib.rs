@@ -21,7 +21,7 @@ mod tensor;
 pub use checkpoint::Checkpoint;
 pub use dequant::{IQ4_NL, dequantize, five_bits, k_scale_min};
 pub use dtype::DType;
-pub use error::{Fault, FormatError, Unreadable};
+pub use error::{Fault, FormatError, Unreadable, one_line};
 pub use gguf::{Array, GgufHeader, Metadata, TensorInfo, Value};
 pub use read_ahead::{Arrival, ReadAhead, ReadCount};
 pub use tensor::TensorView;

@@ -51,6 +51,32 @@ fn tensors_are_read_from_a_file_and_from_its_directory() {
 }
 
 #[test]
+fn errors_are_one_line_of_bounded_length() {
+    let scratch = Scratch::new("one-line");
+    let long = "x".repeat(1 << 20);
+    for member in ["a\\nb", "\\u0000", &long] {
+        let row = r#"{"dtype":"F32","shape":[0],"data_offsets":[0,0],""#;
+        let message = refused(&scratch, &format!(r#"{{"w":{row}{member}":1}}}}"#), 0);
+        assert!(message.contains("unknown field"), "{message}");
+        assert!(
+            message.len() < 2000 && !message.contains(char::is_control),
+            "{message}"
+        );
+
+        let header = format!(r#"{{"w":{{"dtype":"{member}","shape":[0],"data_offsets":[0,0]}}}}"#);
+        let path = scratch.write("model.safetensors", safetensors(&header, &[]));
+        let Err(error) = Checkpoint::open(&path).unwrap().tensor("w").map(drop) else {
+            panic!("a type without a name")
+        };
+        let message = error.to_string();
+        assert!(
+            message.len() < 2000 && !message.contains(char::is_control),
+            "{message}"
+        );
+    }
+}
+
+#[test]
 fn foreign_types_are_refused_only_when_asked_for() {
     let scratch = Scratch::new("foreign");
     let header = r#"{"ids":{"dtype":"I64","shape":[1],"data_offsets":[0,8]},"w":{"dtype":"F16","shape":[1],"data_offsets":[8,10]}}"#;

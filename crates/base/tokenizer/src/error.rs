@@ -1,5 +1,7 @@
 use std::path::{Path, PathBuf};
 
+use penstock_checkpoint::one_line;
+
 /// Errors of a model's text files, templates, and conversions between text and token ids.
 #[derive(Debug, thiserror::Error)]
 pub enum TextError {
@@ -23,13 +25,13 @@ pub enum TextError {
     BadMetadata { key: &'static str, reason: String },
 
     #[error(
-        "GGUF tokenizer model {name:?} (tokenizer.ggml.model) is not supported; supported: gpt2 \
+        "GGUF tokenizer model \"{name}\" (tokenizer.ggml.model) is not supported; supported: gpt2 \
          (byte-level BPE), llama (SentencePiece BPE)"
     )]
     UnknownTokenizerModel { name: String },
 
     #[error(
-        "GGUF pre-tokenizer {name:?} (tokenizer.ggml.pre) is not known, and a guess would change \
+        "GGUF pre-tokenizer \"{name}\" (tokenizer.ggml.pre) is not known, and a guess would change \
          token ids silently; known: {known}. Use the model's Hugging Face directory with \
          tokenizer.json instead"
     )]
@@ -83,20 +85,48 @@ impl TextError {
     pub(crate) fn bad_file(path: &Path, reason: impl std::fmt::Display) -> Self {
         Self::BadFile {
             path: path.to_owned(),
-            reason: reason.to_string(),
+            reason: one_line(&reason.to_string()),
         }
     }
 
     pub(crate) fn metadata(key: &'static str, reason: impl Into<String>) -> Self {
         Self::BadMetadata {
             key,
-            reason: reason.into(),
+            reason: one_line(&reason.into()),
         }
     }
 
     pub(crate) fn build(reason: impl std::fmt::Display) -> Self {
         Self::Build {
-            reason: reason.to_string(),
+            reason: one_line(&reason.to_string()),
+        }
+    }
+
+    pub(crate) fn encode(reason: impl std::fmt::Display) -> Self {
+        Self::Encode {
+            reason: one_line(&reason.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_a_file_do_not_break_the_line_of_an_error() {
+        let words = "a\nb\u{1b}".repeat(1 << 16);
+        for error in [
+            TextError::bad_file(Path::new("tokenizer.json"), &words),
+            TextError::metadata("tokenizer.ggml.tokens", words.as_str()),
+            TextError::build(&words),
+            TextError::encode(&words),
+        ] {
+            let message = error.to_string();
+            assert!(
+                message.len() < 8000 && !message.contains(char::is_control),
+                "{message}"
+            );
         }
     }
 }

@@ -138,8 +138,8 @@ impl Tokenizer {
             Encoder::Pipeline(pipeline) => pipeline,
             Encoder::Words => return Ok(words::encode(text, self.vocab_size() as u32)),
         };
-        let encoding = caught(|| pipeline.encode_fast(text, add_special))
-            .map_err(|reason| TextError::Encode { reason })?;
+        let encoding =
+            caught(|| pipeline.encode_fast(text, add_special)).map_err(TextError::encode)?;
         let rule = if add_special {
             &self.added_by_rule
         } else {

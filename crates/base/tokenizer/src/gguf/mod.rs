@@ -9,7 +9,7 @@ mod spm;
 
 use std::borrow::Cow;
 
-use penstock_checkpoint::Metadata;
+use penstock_checkpoint::{Metadata, one_line};
 use tokenizers::{AddedToken, Tokenizer as HfTokenizer};
 
 use crate::chat::TemplateSources;
@@ -37,7 +37,7 @@ pub(crate) fn tokenizer(metadata: &Metadata) -> Result<Tokenizer, TextError> {
         "llama" => spm::pipeline(&fields, &vocabulary)?,
         other => {
             return Err(TextError::UnknownTokenizerModel {
-                name: other.to_owned(),
+                name: one_line(other),
             });
         }
     };

@@ -3,6 +3,7 @@
 //! The list contains only pre-tokenizers whose definition is certain from the models' own
 //! tokenizer.json. The patterns are copied from those files.
 
+use penstock_checkpoint::one_line;
 use tokenizers::normalizers::unicode::NFC;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::pre_tokenizers::digits::Digits;
@@ -145,7 +146,7 @@ impl PreTokenizer {
                     .copied()
                     .collect();
                 TextError::UnknownPreTokenizer {
-                    name: name.to_owned(),
+                    name: one_line(name),
                     known: known.join(", "),
                 }
             })
