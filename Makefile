@@ -42,7 +42,7 @@ SOURCES := Cargo.toml Cargo.lock pyproject.toml README.md LICENSE THIRD-PARTY-NO
 	$(shell find crates $(if $(wildcard $(EDITABLE)),,python) -type f ! -name '*.pyc' ! -name '*.so' ! -path '*/tests/*' ! -path '*/benches/*' | sort)
 
 .PHONY: help prerequisites image demo serve test test-full test-torch-oldest test-clients lint bench clean
-.PHONY: install dev check-tools test-tools test-programs torch-tools run-tests
+.PHONY: install dev fuzz check-tools test-tools test-programs torch-tools run-tests
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -214,6 +214,7 @@ lint: lint-rust lint-python ## formatting, clippy, ruff and mypy, all with warni
 .PHONY: lint-rust lint-python
 lint-rust: $(VENV)/.build-tools
 	cargo fmt --all --check
+	cargo fmt --check --manifest-path fuzz/Cargo.toml
 	cargo clippy --release --locked --workspace --all-targets --quiet -- -D warnings
 
 lint-python: check-tools
@@ -223,6 +224,20 @@ lint-python: check-tools
 
 BENCH_SERVERS := penstock penstock-inprocess llama-q4_1 llama-q4_0 vllm openvino
 BENCH_DIR := build/bench/peers-$(shell date +%F-%H%M)
+
+# Each target starts from the seeds and from what earlier runs found new; inputs that fail are in fuzz/artifacts.
+FUZZ_SECONDS ?= 60
+TARGET ?= $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
+fuzz: ## each fuzz target for FUZZ_SECONDS (60); TARGET=gguf chooses one
+	@cargo +nightly --version > /dev/null 2>&1 || { echo "no nightly Rust: rustup toolchain install nightly"; exit 1; }
+	@cargo fuzz --version > /dev/null 2>&1 || { echo "no cargo-fuzz: cargo install --locked cargo-fuzz"; exit 1; }
+	@c++ --version > /dev/null 2>&1 || { echo "no C++ compiler, for libFuzzer: sudo apt-get install g++"; exit 1; }
+	@rm -rf build/fuzz && mkdir -p build/fuzz && $(PYTHON) fuzz/seeds.py
+	@for target in $(TARGET); do cargo +nightly fuzz build $$target; done
+	@failed=; for target in $(TARGET); do \
+		TMPDIR=$(CURDIR)/build/fuzz cargo +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) -timeout=10 \
+			-rss_limit_mb=2048 -print_final_stats=1 || failed="$$failed $$target"; \
+	done; test -z "$$failed" || { echo "failed:$$failed; the inputs are in fuzz/artifacts"; exit 1; }
 
 test-torch-oldest: install $(OLDEST)/.installed ## the tests of the torch backend with the oldest versions that it takes; PYTHON is 3.12 at most
 	@OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/$(OLDEST) $(BIN)/python -m pytest tests/backends/torch $(PYTEST_ARGS)
@@ -238,4 +253,4 @@ bench: install ## Penstock beside the peers that benchmarks/peers/install_all.sh
 		--title "Penstock $$(git rev-parse --short HEAD) and its peers" $(BENCH_ARGS)
 
 clean: ## remove the environment and everything built
-	rm -rf $(VENV) build dist target .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) build dist target fuzz/target .mypy_cache .ruff_cache .pytest_cache

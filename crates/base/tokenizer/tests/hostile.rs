@@ -15,60 +15,10 @@ use serde_json::{Map, Value, json};
 /// Not a bound on speed: the machine may be busy.
 const HANG: Duration = Duration::from_secs(30);
 
-fn added(id: u32, content: &str) -> Value {
-    json!({"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
-           "normalized": false, "special": true})
-}
-
-/// One tokenizer.json per model type of the `tokenizers` crate.
+/// One tokenizer.json per model type of the `tokenizers` crate. Fuzzing starts from the same files.
 fn tokenizers() -> Vec<Value> {
-    let shell = |model: Value, normalizer: Value, pre: Value, decoder: Value| {
-        json!({"version": "1.0", "truncation": null, "padding": null,
-               "added_tokens": [added(4, "<s>"), added(5, "</s>")], "normalizer": normalizer,
-               "pre_tokenizer": pre, "post_processor": null, "decoder": decoder, "model": model})
-    };
-    let byte_level = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
-        "use_regex": true});
-    let metaspace = json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always",
-        "split": true});
-    vec![
-        shell(
-            json!({"type": "BPE", "dropout": null, "unk_token": null,
-                "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": false,
-                "byte_fallback": false, "ignore_merges": false,
-                "vocab": {"a": 0, "b": 1, "ab": 2, "Ġ": 3}, "merges": [["a", "b"]]}),
-            Value::Null,
-            byte_level.clone(),
-            byte_level,
-        ),
-        shell(
-            json!({"type": "Unigram", "unk_id": 0, "byte_fallback": true,
-                "vocab": [["<unk>", 0.0], ["▁a", -1.0], ["b", -2.0], ["<0x41>", -3.0]]}),
-            json!({"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"},
-                {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]}),
-            metaspace.clone(),
-            json!({"type": "Sequence", "decoders": [
-                {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
-                {"type": "ByteFallback"}, {"type": "Fuse"},
-                {"type": "Strip", "content": " ", "start": 1, "stop": 0}]}),
-        ),
-        shell(
-            json!({"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
-                "max_input_chars_per_word": 100,
-                "vocab": {"[UNK]": 0, "a": 1, "##b": 2, "c": 3}}),
-            json!({"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
-                "strip_accents": null, "lowercase": true}),
-            json!({"type": "BertPreTokenizer"}),
-            json!({"type": "WordPiece", "prefix": "##", "cleanup": true}),
-        ),
-        shell(
-            json!({"type": "WordLevel", "unk_token": "a",
-                "vocab": {"a": 0, "b": 1, "▁a": 2, "▁": 3}}),
-            Value::Null,
-            metaspace.clone(),
-            metaspace,
-        ),
-    ]
+    let files: Map<String, Value> = serde_json::from_str(include_str!("tokenizers.json")).unwrap();
+    files.into_iter().map(|(_, file)| file).collect()
 }
 
 fn odd() -> impl Strategy<Value = Value> {

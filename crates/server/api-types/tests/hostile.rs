@@ -4,8 +4,8 @@
 #![allow(clippy::unwrap_used)]
 
 use penstock_api_types::{
-    ApiError, ChatRequest, CompletionRequest, DetokenizeRequest, KvRequest, MessagesRequest,
-    ResponsesRequest, TokenizeRequest,
+    ApiError, ChatRequest, CompletionRequest, DetokenizeRequest, EmbeddingRequest, KvRequest,
+    MessagesRequest, RerankRequest, ResponsesRequest, ScoreRequest, TokenizeRequest,
 };
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -13,87 +13,29 @@ use serde_json::{Value, json};
 
 type Parse = fn(&[u8]) -> Result<(), ApiError>;
 
-/// Every endpoint, with a request that it takes and that has all shapes it knows.
+/// Every endpoint, with a request that it takes and that has all shapes it knows. Fuzzing starts
+/// from the same requests.
 fn endpoints() -> Vec<(Parse, Value)> {
-    let tool = json!({"type": "function", "function": {"name": "f", "description": "d",
-        "parameters": {"type": "object", "properties": {"a": {"type": "string"}}},
-        "strict": true}});
-    let call = json!({"id": "c1", "type": "function",
-        "function": {"name": "f", "arguments": "{\"a\": \"x\"}"}});
-    let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}});
-    vec![
-        (
-            |body| ChatRequest::parse(body).map(drop),
-            json!({
-                "model": "m", "stream": true, "stream_options": {"include_usage": true},
-                "messages": [
-                    {"role": "system", "content": "s"},
-                    {"role": "user", "content": [{"type": "text", "text": "t"}], "name": "u"},
-                    {"role": "assistant", "content": null, "tool_calls": [call]},
-                    {"role": "tool", "tool_call_id": "c1", "content": "r"},
-                ],
-                "tools": [tool], "tool_choice": "auto", "parallel_tool_calls": false,
-                "max_tokens": 5, "temperature": 0.5, "top_p": 0.9, "top_k": 4, "min_p": 0.1,
-                "n": 2, "seed": 7, "stop": ["a", "b"], "logprobs": true, "top_logprobs": 3,
-                "logit_bias": {"5": 1.5}, "presence_penalty": 0.5, "frequency_penalty": -0.5,
-                "stop_token_ids": [1], "bad_words": ["w"], "allowed_token_ids": [1, 2],
-                "response_format": {"type": "text"}, "chat_template_kwargs": {"x": true},
-            }),
-        ),
-        (
-            |body| CompletionRequest::parse(body).map(drop),
-            json!({
-                "model": "m", "prompt": ["a", "b"], "echo": true, "logprobs": 2, "n": 1,
-                "max_tokens": 0, "stop": "x", "truncate_prompt_tokens": 5, "ignore_eos": true,
-                "cache_salt": "s",
-            }),
-        ),
-        (
-            |body| ResponsesRequest::parse(body).map(drop),
-            json!({
-                "model": "m", "instructions": "i", "stream": true, "store": false,
-                "input": [
-                    {"type": "message", "role": "user",
-                     "content": [{"type": "input_text", "text": "t"}]},
-                    {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
-                    {"type": "function_call_output", "call_id": "c", "output": "o"},
-                    {"type": "reasoning", "summary": [], "content": []},
-                ],
-                "tools": [{"type": "function", "name": "f", "parameters": schema}],
-                "tool_choice": "auto", "max_output_tokens": 5, "reasoning": {"effort": "low"},
-                "text": {"format": {"type": "text"}}, "include": [], "metadata": {"k": "v"},
-            }),
-        ),
-        (
-            |body| MessagesRequest::parse(body).map(drop),
-            json!({
-                "model": "m", "max_tokens": 5, "system": [{"type": "text", "text": "s"}],
-                "messages": [
-                    {"role": "user", "content": "q"},
-                    {"role": "assistant", "content": [
-                        {"type": "thinking", "thinking": "t", "signature": "s"},
-                        {"type": "tool_use", "id": "c", "name": "f", "input": {"a": 1}}]},
-                    {"role": "user", "content": [
-                        {"type": "tool_result", "tool_use_id": "c", "content": "r"}]},
-                ],
-                "tools": [{"name": "f", "input_schema": schema}],
-                "tool_choice": {"type": "auto"}, "stop_sequences": ["x"], "top_k": 3,
-                "thinking": {"type": "disabled"}, "stream": false,
-            }),
-        ),
-        (
-            |body| TokenizeRequest::parse(body).map(drop),
-            json!({"messages": [{"role": "user", "content": "q"}], "add_generation_prompt": true}),
-        ),
-        (
-            |body| DetokenizeRequest::parse(body).map(drop),
-            json!({"tokens": [1, 2]}),
-        ),
-        (
-            |body| KvRequest::parse(body).map(drop),
-            json!({"prompt": "x", "cache_salt": "s"}),
-        ),
-    ]
+    let mut bodies: Value = serde_json::from_str(include_str!("bodies.json")).unwrap();
+    let parsers: [(&str, Parse); 10] = [
+        ("chat", |body| ChatRequest::parse(body).map(drop)),
+        ("completion", |body| {
+            CompletionRequest::parse(body).map(drop)
+        }),
+        ("responses", |body| ResponsesRequest::parse(body).map(drop)),
+        ("messages", |body| MessagesRequest::parse(body).map(drop)),
+        ("tokenize", |body| TokenizeRequest::parse(body).map(drop)),
+        ("detokenize", |body| {
+            DetokenizeRequest::parse(body).map(drop)
+        }),
+        ("embedding", |body| EmbeddingRequest::parse(body).map(drop)),
+        ("rerank", |body| RerankRequest::parse(body).map(drop)),
+        ("score", |body| ScoreRequest::parse(body).map(drop)),
+        ("kv", |body| KvRequest::parse(body).map(drop)),
+    ];
+    parsers
+        .map(|(name, parse)| (parse, bodies[name].take()))
+        .to_vec()
 }
 
 /// Values that parsers stumble over.
