@@ -145,11 +145,12 @@ fn a_slot_moves_to_another_node() {
     from.cli(&["MIGRATE", "127.0.0.1", &port, &name, "0", "5000"])
         .unwrap();
     assert_eq!(load(&tier, &key, &parts).unwrap(), parts, "ASK");
-    assert_eq!(tier.probe(&[key]).unwrap(), [true]);
+    let other = PartKey { head: 1, ..key };
+    assert_eq!(tier.probe(&[key, other]).unwrap(), [true, false], "ASK");
     set(to, &["NODE", &to_id]);
     set(from, &["NODE", &to_id]);
     assert_eq!(load(&tier, &key, &parts).unwrap(), parts, "MOVED");
-    store(&tier, &PartKey { head: 1, ..key }, &parts).unwrap();
+    store(&tier, &other, &parts).unwrap();
     assert_eq!(to.cli(&["HLEN", &name]).unwrap(), "2");
     let error = open_error(&from.url());
     assert!(error.contains("redis+cluster://"), "{error}");

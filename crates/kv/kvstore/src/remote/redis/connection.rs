@@ -104,10 +104,16 @@ impl Link {
     /// Sends commands for one key and returns their replies; if any is an error, the first one.
     pub(super) fn pipeline(&mut self, commands: &Pipeline) -> RedisResult<Vec<Value>> {
         let packed = commands.get_packed_pipeline();
-        let replies = self
-            .commands()
-            .req_packed_commands(&packed, 0, commands.len())?;
-        replies.into_iter().map(Value::extract_error).collect()
+        let count = commands.len();
+        let replies = match self.commands().req_packed_commands(&packed, 0, count) {
+            // the new node of a slot that moves takes one command for each ASKING
+            Err(error) if error.is_cluster_error() => commands
+                .cmd_iter()
+                .map(|command| self.commands().req_command(command))
+                .collect(),
+            replies => replies,
+        };
+        replies?.into_iter().map(Value::extract_error).collect()
     }
 
     /// Runs a command whose reply is a part of `bytes` bytes, header included, and puts that into
