@@ -176,7 +176,7 @@ class Driver:
         return time.perf_counter() - began
 
     def _scheduler(self, *, prefixes: bool) -> Any:
-        """A scheduler for an offline batch, which does not limit prompt tokens next to decodes."""
+        """A scheduler for an offline batch: prompt tokens are not limited in steps that decode."""
         # Import it only now: `stand_in` must have replaced the compiled extension before.
         from penstock.scheduler import Limits, Scheduler
 

@@ -21,8 +21,8 @@ def stand_in() -> None:
 
 
 class PromptBudget:
-    """Replaces the limit of prompt tokens next to decodes. It does nothing, because an offline
-    batch has no such limit.
+    """Replaces the limit on prompt tokens in steps that also decode. It does nothing, because an
+    offline batch has no such limit.
     """
 
     def observe(self, _decodes: int, _prompts: int, _seconds: float) -> None: ...

@@ -39,7 +39,7 @@ check.
 
 
 def missing(kind: str) -> str:
-    """Text about the package that a kind of store lacks; empty if it is installed."""
+    """Names the package that a kind of store needs and how to install it; empty if it is there."""
     if kind == "redis" and shutil.which(REDIS) is None:
         return f"{REDIS} is not installed: apt-get install redis-server"
     if kind == "s3" and (find_spec("moto") is None or find_spec("flask") is None):

@@ -2,7 +2,7 @@
 
     from penstock import LLM, SamplingParams
 
-Each name is imported on first use, so that the import of the package is cheap.
+Names are imported on first use, so that importing the package is cheap.
 """
 
 from __future__ import annotations

@@ -45,9 +45,10 @@ def main() -> int:
 
 
 def _exit_without_finalization(status: int) -> NoReturn:
-    """Exit while daemon threads run, such as an engine that loads weights.
+    """Exit without finalizing the interpreter, because daemon threads may still be running, such as
+    one that loads weights.
 
-    At finalization, CPython unwinds a daemon thread when it takes the GIL the next time. That
+    During finalization, CPython unwinds a daemon thread as soon as it next acquires the GIL, which
     aborts the process if the thread is in native code.
     """
     _flush()

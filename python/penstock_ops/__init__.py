@@ -1,3 +1,3 @@
-"""Plans how much hardware a model needs (`plan`), and writes deployment manifests for such plans
+"""Plans the hardware that a model needs (`plan`), and writes deployment manifests for the plan
 (`deploy`).
 """

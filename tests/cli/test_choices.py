@@ -47,7 +47,7 @@ def try_serve(_: Path, flag: str, value: str) -> None:
     add_settings(own)
     given = settings(own.parse_args([flag, value, *NEEDS.get(flag, ())]))
     config = resolve(gather(given, None, {}), "model", "name")
-    # The front door and the gateway read the log's settings with the same code.
+    # The API server and the gateway read the log's settings with the same code.
     complain(gateway_settings(config, ["http://127.0.0.1:9"], "key"))
 
 

@@ -1,4 +1,4 @@
-"""The log of Python processes has the form of the front door's."""
+"""The log of Python processes has the same format as the API server's."""
 
 from __future__ import annotations
 

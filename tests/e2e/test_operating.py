@@ -147,7 +147,7 @@ def test_logs_have_ids_and_reasons_and_no_prompts(serve: Serve, tmp_path: Path) 
         ids = [answer.headers["x-request-id"] for answer in (done, refused, unknown)]
 
         def lines() -> list[dict[str, Any]] | None:
-            # The line that names the address is the only one that is not of the front door's log.
+            # The line that names the address is the only one that is not of the API server's log.
             found = [json.loads(line) for line in server.log if line.startswith("{")]
             ended = [line for line in found if " bytes, " in line["message"]]
             return found if len(ended) == 3 else None

@@ -1,4 +1,4 @@
-"""The simulated engine as its clients see it: over HTTP, and behind the real front door."""
+"""The simulated engine as its clients see it: over HTTP, and behind the real API server."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_wrong_flags_are_refused(flags: list[str], complaint: str) -> None:
 
 
 class TestBehindTheFrontDoor:
-    """The real front door with a simulated engine on the real wire."""
+    """The real API server with a simulated engine on the real wire."""
 
     def test_it_answers_and_counts(self, model_file: Path, tmp_path: Path) -> None:
         quick = profile(tmp_path / "quick.json", **SLOW, max_num_seqs=2)

@@ -1,4 +1,4 @@
-"""The engine's connection against a front door that is slow, cuts frames, floods, or goes away."""
+"""The engine's connection to an API server that is slow, cuts frames, floods, or goes away."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BIG_STEP = Step(
 
 @pytest.fixture
 def ends(tmp_path: Path) -> Iterator[tuple[Connection, socket.socket]]:
-    """The engine's connection, whose clock stands at 12.5, and the front door's socket."""
+    """The engine's connection, whose clock stands at 12.5, and the API server's socket."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "s"))
         listener.listen()
@@ -109,8 +109,8 @@ def test_a_slow_reader_does_not_block_sending(ends: tuple[Connection, socket.soc
 
 
 def test_two_sides_that_only_send_do_not_deadlock(ends: tuple[Connection, socket.socket]) -> None:
-    """The front door reads nothing until all it says is taken, while the engine has too many unsent
-    bytes.
+    """The API server reads nothing until all that it sends is read, while the engine has too many
+    unsent bytes.
     """
     connection, front = ends
     sent_by_front = 20

@@ -1,4 +1,4 @@
-"""The loop against a scripted front door and the fake executor."""
+"""The loop against a scripted API server and the fake executor."""
 
 from __future__ import annotations
 

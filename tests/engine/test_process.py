@@ -1,4 +1,4 @@
-"""The engine process from the front door's side of a real socket."""
+"""The engine process from the API server's side of a real socket."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_without_a_front_door_the_engine_says_so_and_ends(tmp_path: Path) -> Non
 
 
 class FrontDoor:
-    """The front door's side of one connection, waiting for frames as it needs them."""
+    """The API server's side of one connection, waiting for frames as it needs them."""
 
     def __init__(self, listener: Listener) -> None:
         self.connection, _ = listener.socket.accept()

@@ -1,4 +1,4 @@
-"""Sampling parameters as the front door encodes them (docs/wire.md), without the extension."""
+"""Sampling parameters as the API server encodes them (docs/wire.md), without the extension."""
 
 from __future__ import annotations
 

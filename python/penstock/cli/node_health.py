@@ -8,7 +8,7 @@ from penstock.config import heartbeat_directory
 from penstock.executor.nodes.heartbeat import heartbeats
 
 MOST_AGE = 60.0
-"""Seconds after which a heartbeat counts as stale by default. Starting or ending ranks may take
+"""Seconds after which a heartbeat counts as stale by default. Starting or stopping ranks may take
 this long.
 """
 

@@ -96,8 +96,8 @@ class StepPlan:
     sequence's first token.
     """
     targets: array[int] = field(default_factory=_ints)
-    """Same length as `tokens`, or empty: the prompt token that follows each token, or -1 if its
-    log-probability is not requested.
+    """Same length as `tokens`, or empty: the prompt token that follows each token, or -1 if the
+    log-probability of that prompt token is not requested.
     """
     kept: array[int] = field(default_factory=_ints)
     added_offsets: array[int] = field(default_factory=lambda: array("i", (0,)))

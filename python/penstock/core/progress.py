@@ -25,8 +25,8 @@ def silent(line: str) -> None:
 
 
 class ProgressLine(str):
-    """A line of progress with the share (0 to 1) of the load that is complete, by which the slowest
-    rank is found.
+    """A line of progress with the share (0 to 1) of the load that is complete. The lowest share
+    identifies the slowest rank.
     """
 
     share: float

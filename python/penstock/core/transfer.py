@@ -64,7 +64,9 @@ class OpenTiers:
     """
 
     cache: str
-    """Cache identity of the whole model, as 64 hex digits."""
+    """Cache identity as 64 hex digits: hash of the whole model's weights, numerics and spec; the
+    same on all ranks.
+    """
     ram_slots: int
     """Number of entries (slots) of the RAM tier on each rank. An entry holds one block of every KV
     group.

@@ -1,5 +1,5 @@
-"""Progress of loading on standard error: one line that is overwritten on a terminal, else a log
-line every few seconds.
+"""Reports loading progress on standard error: one line that is overwritten on a terminal, else a
+log line every few seconds.
 """
 
 from __future__ import annotations

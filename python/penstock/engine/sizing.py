@@ -122,12 +122,12 @@ class KvNeeds:
         return self.specs[0].block_size
 
     def blocks(self, full: int, sequences: int) -> tuple[int, ...]:
-        """Number of blocks of each group, if the groups without a window get `full` blocks and
-        there are `sequences` sequences.
+        """Number of blocks to allocate for each group, given `full` blocks for groups without a
+        window, and `sequences` sequences.
 
-        In a group with a window, a sequence holds at most its window, the tokens of one step, and
-        the partial block at the window's start. Blocks of a chunk stay until the chunk is full and
-        stored. More blocks would never be used.
+        In a group with a window, a sequence needs at most the sum of its window, the tokens of one
+        step, one chunk (its blocks stay until the chunk is full and stored) and a partial block.
+        Blocks beyond that number would never be used.
         """
         tokens = self.step_tokens + self.chunk_tokens
         return tuple(

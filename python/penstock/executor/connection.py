@@ -1,5 +1,5 @@
-"""The engine's connection to all ranks: sends messages, receives answers, and ends all ranks if one
-is lost.
+"""The engine's connection to all ranks: sends messages, receives answers, and stops all ranks if
+one is lost.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Members(Protocol):
 
 class RankConnection:
     """Connection to all ranks. `on_answer` is called with the rank and each of its answers.
-    `cleanup` ends the ranks and frees their communication resources.
+    `cleanup` stops the ranks and frees their communication resources.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from penstock.core.transfer import OpenTiers, Transfer, TransferResult
 
 
 class WorkersLostError(PenstockError):
-    """A rank is lost or unusable. The executor has ended all ranks and computes nothing more."""
+    """A rank is lost or unusable. The executor has stopped all ranks and computes nothing more."""
 
 
 class TransferExecutor(Protocol):

@@ -12,7 +12,7 @@ from penstock.core import PenstockError
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One resource of a file."""
+    """One resource in a file."""
 
     file: str
     content: Mapping[str, object]
@@ -31,7 +31,7 @@ class Document:
 
 def read_documents(path: Path) -> list[Document]:
     """All resources of a YAML or JSON file. Lists of resources are expanded. Raises PenstockError,
-    which names the file and the place.
+    which names the file and the location in it.
     """
     lines: dict[Steps, int] = {(): 1}
     found: list[Document] = []

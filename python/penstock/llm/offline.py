@@ -385,7 +385,9 @@ class LLM:
         return True
 
     def close(self) -> None:
-        """Write pending stores, free weights and KV blocks, end the ranks. Idempotent."""
+        """Write pending stores to the KV tiers, free weights and KV blocks, and stop the ranks.
+        Idempotent.
+        """
         if self._closed:
             return
         self._closed = True

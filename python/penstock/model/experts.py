@@ -20,7 +20,7 @@ from penstock.model.spec import (
 MOST_EXPERTS = 1 << 12
 LARGEST_SCALE = 1e6
 EPSILON = 1e-20
-"""Added to the sum of a token's expert weights by which sigmoid weights are divided."""
+"""Added to the sum of a token's sigmoid expert weights before they are divided by it."""
 SOFTMAX, SIGMOID = 1, 2
 """Values of `expert_gating_func` in a GGUF file."""
 SHARED_EXPERTS = QWEN_EXPERTS | {

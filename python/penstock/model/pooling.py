@@ -1,4 +1,4 @@
-"""How a checkpoint wants hidden states to be pooled to a vector, as its files configure it."""
+"""How the hidden states are pooled to a vector, according to the files of a checkpoint."""
 
 import json
 from pathlib import Path

@@ -267,7 +267,7 @@ class Experts:
 
     @property
     def parts(self) -> tuple[Mlp, ...]:
-        """Form of a routed expert, and that of the shared one if there is one."""
+        """Shape of a routed expert, then that of the shared expert if there is one."""
         return (self.expert,) if self.shared is None else (self.expert, self.shared)
 
 

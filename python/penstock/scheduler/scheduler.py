@@ -159,7 +159,7 @@ class Scheduler:
         self._roster.sweep()
 
     def apply(self, plan: StepPlan, result: StepResult) -> None:
-        """Advance the sequences of a plan by its result. Apply plans in order of their steps."""
+        """Advance the sequences of a plan by its result. Callers must apply plans in step order."""
         work, self._step_seconds = self._in_flight.pop(plan.step), result.seconds
         prompts = [length for seq, length in work if length > 1 + len(seq.drafts)]
         self._prompts.observe(len(work) - len(prompts), sum(prompts), result.seconds)

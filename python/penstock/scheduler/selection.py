@@ -80,8 +80,9 @@ class Selection:
         return work
 
     def _prompt_budget(self, decodes: Work, budget: int) -> int:
-        """Maximum prompt tokens in a step with `decodes`, so that the step does not delay them too
-        much. An offline batch has no such limit, because no client waits for single tokens.
+        """Maximum number of prompt tokens in a step with `decodes`, so that the step does not delay
+        the decodes too much. An offline batch has no such limit, because no client waits for single
+        tokens.
         """
         if not decodes or not self._limits.arrivals:
             return budget

@@ -28,7 +28,7 @@ class Slo:
         return found[2] if found else None
 
     def passed(self, results: Sequence[Mapping[str, object]]) -> str:
-        """Text about a violation if the median over `results` exceeds the limit; empty if it does
+        """Describes the violation if the median over `results` exceeds the limit; empty if it does
         not, or if no result has the statistic.
         """
         values = [

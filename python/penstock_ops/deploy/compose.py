@@ -129,8 +129,8 @@ def _devices(settings: Settings, replica: int) -> dict[str, object]:
     if not settings.has_devices:
         return {"mem_limit": f"{memory(settings)}m"}
     if not str(settings.plan["target"]["resource"]).startswith("nvidia"):
-        # AMD's driver has no names by which Docker could select devices, so each replica sees all
-        # of them. ROCR_VISIBLE_DEVICES would restrict it.
+        # Docker cannot select individual AMD devices, so each replica sees all of them. Users can
+        # set ROCR_VISIBLE_DEVICES to restrict a replica.
         return {"devices": ["/dev/kfd", "/dev/dri"], "group_add": ["video"]}
     first = replica * settings.on_pod
     ids = [str(i) for i in range(first, first + settings.on_pod)]

@@ -71,7 +71,7 @@ def _selector(data: Mapping[str, Any], every: Objects) -> Iterator[Finding]:
 
 
 def _wanted(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Labels by which an object selects pods, without those that only a controller adds to pods."""
+    """Labels that an object selects pods by, without those that only a controller adds to pods."""
     spec = mapping(data.get("spec"))
     selector = mapping(spec.get("podSelector") or spec.get("selector"))
     wanted = mapping(selector.get("matchLabels")) or selector

@@ -34,7 +34,7 @@ STATISTICS = ("median", "p90", "p99")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What was asked for: model, hardware, engine and goal. The plan repeats it."""
+    """The user's request: model, hardware, engine and goal. The plan repeats it."""
 
     subject: Subject
     target: Target
@@ -237,8 +237,8 @@ def _held(trial: Trial, choice: Trial) -> str:
 
 
 def no_choice(request: Request, found: Found) -> str:
-    """Text why no deployment meets the goal: how close the best simulated one came, else why none
-    fits.
+    """Explains why no deployment meets the goal: how close the best simulated one came or, if none
+    was simulated, why none fits.
     """
     head = f"nothing on {request.target.on} holds the goal"
     why = closest(found)

@@ -58,7 +58,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Rules of one engine, by which a deployment is planned."""
+    """Rules of one engine, for planning a deployment."""
 
     name: str
     divides: bool
@@ -76,7 +76,7 @@ class Engine:
     """
 
     def refuses(self, spec: DecoderSpec, cut: Cut, per_node: int) -> str:
-        """Text why the engine does not accept a cut; empty if it does."""
+        """Explains why the engine does not accept a cut; empty if it does."""
         heads = max(getattr(layer.mixer, "heads", 0) for layer in spec.layers)
         if self.divides and not cut.by_requests and heads % cut.tp:
             return f"{heads} heads do not divide by {cut.tp}"

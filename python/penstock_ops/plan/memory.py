@@ -130,8 +130,8 @@ class Memory:
         return max(weights) * len(weights) / max(sum(weights), 1)
 
     def lacking(self, tokens: int) -> str:
-        """Text why one sequence of `tokens` tokens does not fit: the rank and its missing bytes;
-        empty if it fits.
+        """Explains why one sequence of `tokens` tokens does not fit: the first rank that lacks
+        memory, and how much it lacks. Empty if the sequence fits.
         """
         for rank in self.ranks:
             missing = rank.sequence(tokens) - rank.room

@@ -47,8 +47,8 @@ def _cost(answer: tuple[Question, Found, float]) -> float | None:
 
 
 def _why(question: Question, found: Found, budget: float) -> str:
-    """Text why a target was not chosen. `budget` is the price per hour up to which it was
-    searched.
+    """Explains why a target was not chosen. `budget` is the price per hour up to which deployments
+    were searched.
     """
     choice = found.choice
     if choice is not None:
@@ -61,8 +61,8 @@ def _why(question: Question, found: Found, budget: float) -> str:
 
 
 def closest(found: Found) -> str:
-    """Text why no deployment meets the goal: how close the best simulated one came, else why none
-    fits.
+    """Explains why no deployment meets the goal: how close the best simulated one came or, if none
+    was simulated, why none fits.
     """
     if found.lost:
         trial = best(found.lost)[0]

@@ -132,7 +132,7 @@ class Trial:
     worst: float
     """Largest ratio of a statistic to its bound; above 1 a bound is missed."""
     failed: str
-    """Text why it misses the goal; empty if it meets the goal."""
+    """Why the trial misses the goal; empty if it meets the goal."""
 
     @property
     def devices(self) -> int:

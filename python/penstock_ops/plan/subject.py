@@ -66,7 +66,7 @@ class Subject:
     of them.
     """
     refused: str
-    """Text why no backend of this Penstock version can run the model; empty if one can."""
+    """Why no backend of this Penstock version can run the model; empty if one can."""
     notes: tuple[str, ...] = ()
     """Notes for the user, for example about parts of the model that the sizes leave out."""
     kv: str = ""

@@ -15,9 +15,10 @@ pub enum DType {
     Q4_0,
     /// 32 elements: f16 scale, f16 minimum, 16 bytes of codes 0..15.
     Q4_1,
-    /// As [`DType::Q4_0`] with a fifth bit of each code in 4 bytes after the scale; zero point 16.
+    /// Like [`DType::Q4_0`], plus 4 bytes after the scale that hold the fifth bit of each code; the
+    /// zero point is 16.
     Q5_0,
-    /// As [`DType::Q4_1`] with a fifth bit of each code in 4 bytes after the minimum.
+    /// Like [`DType::Q4_1`], plus 4 bytes after the minimum that hold the fifth bit of each code.
     Q5_1,
     /// 32 elements: f16 scale, 16 bytes of 4-bit indices into a table of 16 factors.
     Iq4Nl,
@@ -32,7 +33,7 @@ pub enum DType {
     /// 256 elements: f16 scale and minimum, eight 6-bit scale and minimum pairs, 128 bytes of 4-bit
     /// codes.
     Q4K,
-    /// As [`DType::Q4K`] with a fifth bit of each code in a separate 32-byte plane.
+    /// Like [`DType::Q4K`], plus 32 bytes that hold the fifth bit of each code.
     Q5K,
     /// 256 elements: low 4 bits, high 2 bits, sixteen signed 8-bit scales, f16 scale; codes have
     /// zero point 32.

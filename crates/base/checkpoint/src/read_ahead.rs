@@ -311,7 +311,7 @@ impl Arrival<'_> {
         self.ahead.wait(part.piece + (last - part.start) / PIECE)
     }
 
-    /// As [`ReadAhead::check`].
+    /// Like [`ReadAhead::check`].
     ///
     /// # Errors
     /// The file cannot be read, or is shorter than when it was opened.

@@ -18,7 +18,7 @@ use crate::tensor::stored_size;
 
 pub(crate) struct StoredTensor {
     pub(crate) name: String,
-    /// `Err` holds the name of an unsupported type, which is an error only when the tensor is read.
+    /// `Err` holds the name of an unsupported type; reading the tensor is then an error.
     pub(crate) dtype: Result<DType, String>,
     pub(crate) shape: Vec<usize>,
     /// Byte range of the data in the file.

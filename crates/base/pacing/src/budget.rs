@@ -2,16 +2,17 @@
 
 use crate::curve::{CostCurve, Points};
 
-/// Upper bound on a mixed step, as a multiple of a decode-only step. It bounds the inter-token
-/// latency during prefill (the stalls in Agrawal et al. 2024, Sarathi-Serve).
+/// Maximum duration of a mixed step, as a multiple of the duration of a decode-only step. It limits
+/// the inter-token latency during prefill (cf. the generation stalls in Agrawal et al. 2024,
+/// Sarathi-Serve).
 const STRETCH: f64 = 3.0;
-/// Minimum prompt tokens of a mixed step: a slow prompt delays the sequences in the queue, and the
-/// cost per decode is higher while few sequences decode.
+/// Minimum number of prompt tokens in a mixed step. With fewer, a prompt would take long and delay
+/// the sequences in the queue; and while few sequences decode, each decode costs more.
 const FEWEST: u32 = 32;
-/// Minimum prompt tokens of a step whose cost is recorded.
+/// Minimum number of prompt tokens in a step whose cost is recorded, unless the step only decodes.
 const COUNTED: u32 = 16;
-/// Steps of a size before its average counts: the first one may compile a kernel or capture a
-/// graph.
+/// Number of steps of a size that are recorded before their average is used: the first one may
+/// compile a kernel or capture a graph.
 const SURE: u32 = 2;
 /// Maximum extra cost of a prompt token over the cheapest known size, as a fraction. If a step
 /// cannot meet both limits, it exceeds the latency bound: one long step finishes sooner than many

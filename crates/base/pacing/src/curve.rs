@@ -25,7 +25,7 @@ type Point = (f64, f64);
 #[derive(Debug, Clone)]
 pub(crate) struct CostCurve {
     classes: [Option<Class>; CLASSES],
-    /// Steps of a class before its average counts.
+    /// Number of steps of a class that are recorded before their average is used.
     sure: u32,
 }
 

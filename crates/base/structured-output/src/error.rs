@@ -41,7 +41,7 @@ impl GrammarError {
         Self::Invalid(shortened(&reworded(&error.to_string())))
     }
 
-    /// As [`Self::of`], for a grammar text that this crate generated: line numbers are dropped,
+    /// Like [`Self::of`], for a grammar text that this crate generated: line numbers are dropped,
     /// because they mean nothing to the client.
     pub(crate) fn of_inner(error: &dyn std::fmt::Display) -> Self {
         let text = error.to_string();

@@ -63,7 +63,7 @@ pub struct Constraint {
     changed: Condvar,
 }
 
-/// Answer to a batch row that asks for its mask.
+/// Answer to a batch row that requests its mask.
 pub enum RowMask {
     /// The row's mask; `None` after a draft that the grammar forbids.
     Mask(Option<Mask>),

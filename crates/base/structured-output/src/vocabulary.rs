@@ -51,7 +51,7 @@ impl Vocabulary {
         Self::of_tokens(words, special)
     }
 
-    /// As [`Self::new`], from the bytes of each token, and the texts and ids of special tokens,
+    /// Like [`Self::new`], from the bytes of each token, and the texts and ids of special tokens,
     /// which do not represent text.
     ///
     /// # Errors

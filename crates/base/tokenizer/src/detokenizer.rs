@@ -84,7 +84,7 @@ impl Detokenizer {
         text
     }
 
-    /// As [`Self::push`], appending to `out`.
+    /// Like [`Self::push`], appending to `out`.
     pub fn push_into(&mut self, id: u32, out: &mut String) {
         if self.skip_special && self.tokenizer.is_special(id) && !self.kept.contains(&id) {
             return;

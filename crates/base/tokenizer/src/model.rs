@@ -73,7 +73,7 @@ impl TextModel {
         Self::from_gguf(&header.metadata, chat_template_override)
     }
 
-    /// As [`Self::open`], from the metadata of an open GGUF file.
+    /// Like [`Self::open`], from the metadata of an open GGUF file.
     pub fn from_gguf(
         metadata: &Metadata,
         chat_template_override: Option<&Path>,

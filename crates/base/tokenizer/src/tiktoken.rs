@@ -25,10 +25,11 @@ const LONGEST_TOKEN: usize = 512;
 /// tokenizer_config.json, or made of their number.
 const RESERVED: usize = 256;
 
-/// The pipeline of the model in `directory`, with its special tokens.
+/// Builds the tokenizer of the model in `directory`, with its special tokens. `ranks` is the
+/// content of tiktoken.model, `config` that of tokenizer_config.json.
 ///
 /// # Errors
-/// The class is not Kimi's, or the file or the special tokens have an unexpected format.
+/// `tokenizer_class` is not Kimi's, or `ranks` or the special tokens have an unexpected format.
 pub(crate) fn pipeline(
     directory: &Path,
     ranks: &[u8],

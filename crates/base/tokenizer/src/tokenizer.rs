@@ -39,7 +39,7 @@ pub(crate) enum Encoder {
 pub(crate) enum Surface {
     /// The concatenated bytes of all tokens.
     ByteLevel,
-    /// As `ByteLevel`; `strip_space` drops one space at the start, which the encoder had inserted.
+    /// Like `ByteLevel`. `strip_space`: drops one space at the start, which the encoder inserted.
     Pieces { strip_space: bool },
     /// Through the decoder of the `tokenizers` crate.
     Decoder,

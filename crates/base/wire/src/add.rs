@@ -47,7 +47,8 @@ pub struct TokenRequest {
 }
 
 impl Default for TokenRequest {
-    /// Samples one token greedily, with no other options. Invalid until `prompt` is set.
+    /// A request for one greedily sampled token, with no other options. Invalid until `prompt` is
+    /// set.
     fn default() -> Self {
         Self {
             prompt: Vec::new(),

@@ -32,7 +32,7 @@ pub enum KvOrder {
 pub struct KvPrefix {
     /// Not empty.
     pub tokens: Vec<u32>,
-    /// As in a request: prompts with different salts share no blocks.
+    /// Same as `cache_salt` in a request: prompts with different salts share no blocks.
     pub cache_salt: Vec<u8>,
 }
 

@@ -96,7 +96,7 @@ impl FrameWriter<'_> {
         self.out.extend_from_slice(bytes);
     }
 
-    /// A count over `u32::MAX` needs no separate check: the frame would be too long.
+    /// Writes a length. One above `u32::MAX` needs no separate check: its frame would be too long.
     pub(super) fn count(&mut self, count: usize) {
         self.u32(count as u32);
     }
@@ -122,7 +122,7 @@ impl FrameWriter<'_> {
         self.out.extend(items.flat_map(u32::to_le_bytes));
     }
 
-    /// A `bytes` field of `f32` numbers.
+    /// Writes `f32` numbers as a `bytes` field.
     pub(super) fn vector(&mut self, numbers: &[f32]) {
         self.count(4 * numbers.len());
         self.out

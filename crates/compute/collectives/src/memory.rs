@@ -138,7 +138,7 @@ impl Memory {
     /// `len` f32 numbers from byte `offset` on.
     ///
     /// # Safety
-    /// As for `bytes`.
+    /// Same as for `bytes`.
     #[allow(clippy::mut_from_ref)]
     pub(crate) unsafe fn floats(&self, offset: usize, len: usize) -> &mut [f32] {
         assert!(

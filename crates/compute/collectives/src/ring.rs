@@ -124,7 +124,7 @@ impl Writer {
     /// Sends a copy of `message`.
     ///
     /// # Errors
-    /// As for `send_with`, or the message is longer than a slot.
+    /// Same as for `send_with`, or the message is longer than a slot.
     pub fn send(&mut self, message: &[u8]) -> Result<(), CommError> {
         let capacity = self.ring.capacity;
         if message.len() > capacity {

@@ -110,7 +110,7 @@ impl Star {
     /// own `message` is ignored). `None` on rank 0.
     ///
     /// # Errors
-    /// As [`Self::gather`].
+    /// Same as for [`Self::gather`].
     pub fn share(&mut self, message: &[u8]) -> Result<Option<Vec<u8>>, Lost> {
         let shared = self.try_share(message);
         self.ended_by(shared)

@@ -86,7 +86,7 @@ impl StreamListener {
             .ok_or_else(|| Lost::Cut(format!("no caller within {seconds} s")))
     }
 
-    /// As [`Self::accept`], but returns `None` if no caller with the key connects within `wait`.
+    /// Like [`Self::accept`], but returns `None` if no caller with the key connects within `wait`.
     /// `patience` is the time-out of the stream itself.
     pub fn accept_within(&self, wait: Duration, patience: Duration) -> Option<Stream> {
         let began = Instant::now();

@@ -285,7 +285,7 @@ fn a_grammar_that_cannot_be_followed_ends_its_sequence_alone() {
             ..StepPlan::default()
         }
     };
-    // The front door would have refused the first grammar.
+    // The API server would have refused the first grammar.
     assert_eq!(drawn(&decoder, &plan(0, "(a")), [NO_TOKEN]);
     assert_eq!(drawn(&decoder, &plan(1, "a")), [i32::from(b'a')]);
 }

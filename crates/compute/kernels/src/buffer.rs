@@ -218,8 +218,8 @@ pub struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    /// In the first `rows` rows, zeroes all columns but the `own` ones from `first` on, which a
-    /// task writes.
+    /// Zeroes all columns of the first `rows` rows, except the `own` columns from `first` on, which
+    /// a task writes.
     pub(crate) fn clear_beside(&mut self, rows: usize, own: usize) {
         if own < self.ld {
             for row in self.rows.chunks_exact_mut(self.ld).take(rows) {

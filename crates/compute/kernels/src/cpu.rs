@@ -174,7 +174,7 @@ impl Cpu {
         self.norm_quantize_rows((x, k), m, k, norm, form, acts);
     }
 
-    /// As [`Self::norm_quantize`], for rows with a stride of `ld`.
+    /// Like [`Self::norm_quantize`], for rows with a stride of `ld`.
     pub fn norm_quantize_rows(
         &self,
         (x, ld): (&[f32], usize),

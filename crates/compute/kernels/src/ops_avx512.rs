@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 
 use crate::packed::GROUP;
 
-/// As `activations::quantize_row`.
+/// Like `activations::quantize_row`.
 ///
 /// # Safety
 /// The CPU has AVX-512.
@@ -48,7 +48,7 @@ pub(crate) unsafe fn quantize(
     }
 }
 
-/// As `activations::bf16_row`, except that subnormal numbers become zero, as in the dot-product
+/// Like `activations::bf16_row`, except that subnormal numbers become zero, as in the dot-product
 /// instruction.
 ///
 /// # Safety

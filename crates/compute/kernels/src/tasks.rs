@@ -14,9 +14,10 @@ pub(crate) const ROWS: usize = 128;
 const OWN: usize = 4;
 /// Panels per stolen task.
 const STOLEN: usize = 2;
-/// Panels per task of the thread's own segment if rows are few, so that a panel is little work.
+/// Panels per task of the thread's own segment if its block has at most [`FEW_ROWS`] rows, so that
+/// a panel is little work.
 const OWN_FEW_ROWS: usize = 12;
-/// Maximum rows that count as few.
+/// Maximum number of rows for [`OWN_FEW_ROWS`].
 const FEW_ROWS: usize = 4;
 
 /// Minimum cost of a panel in rows: reading its weights takes as long as multiplying this many

@@ -88,7 +88,7 @@ pub enum Seen {
 /// The chosen endpoints, and the changes to the request.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Picked {
-    /// As `ip:port`, best first, at least one. All after the first are for Envoy's retries.
+    /// One or more `ip:port`, best first. Those after the first are for Envoy's retries.
     pub endpoints: Vec<String>,
     /// The whole body to be sent to the endpoint.
     pub body: Bytes,

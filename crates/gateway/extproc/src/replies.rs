@@ -10,8 +10,9 @@ use crate::messages::{
 };
 use crate::picker::{Change, Picked, Refusal};
 
-/// Metadata namespace of the picked endpoints, and their key in the metadata and in the headers.
+/// Metadata namespace in which Envoy expects the picked endpoints.
 pub(crate) const NAMESPACE: &str = "envoy.lb";
+/// Key of the picked endpoints in that namespace, and the name of the header with them.
 pub(crate) const ENDPOINT: &str = "x-gateway-destination-endpoint";
 
 /// Maximum size of a body chunk in bytes: Envoy recommends at most 64 KiB for the whole message.
@@ -25,7 +26,7 @@ pub(crate) fn plain(response: Reply) -> ProcessingResponse {
     }
 }
 
-/// Reply by which Envoy continues without changes.
+/// Reply that makes Envoy continue without changes.
 pub(crate) fn unchanged() -> PartResponse {
     PartResponse {
         response: Some(CommonResponse::default()),
@@ -121,7 +122,7 @@ pub(crate) fn pieces(
     })
 }
 
-/// A message by which Envoy responds immediately, without asking an endpoint.
+/// A message that makes Envoy respond to the client itself, without calling an endpoint.
 pub(crate) fn refused(refusal: Refusal) -> ProcessingResponse {
     let change = Change {
         set: refusal.headers,

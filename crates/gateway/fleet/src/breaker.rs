@@ -56,14 +56,14 @@ impl Breaker {
         }
     }
 
-    /// The trial was sent.
+    /// Records that the trial request was sent.
     pub(crate) fn trial_began(&mut self) {
         if let State::HalfOpen { trial } = &mut self.state {
             *trial = true;
         }
     }
 
-    /// The trial ended without a verdict, so another one may be sent.
+    /// Records that the trial request ended without a verdict, so that another one may be sent.
     pub(crate) fn trial_void(&mut self) {
         if let State::HalfOpen { trial } = &mut self.state {
             *trial = false;

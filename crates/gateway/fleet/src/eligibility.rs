@@ -97,8 +97,8 @@ impl Standing {
         self.breaker.trial_began();
     }
 
-    /// Reports a success to the circuit breaker only. The first token of a trial closes the
-    /// breaker, since the whole stream may last for hours.
+    /// Reports a success to the circuit breaker, but not to outlier detection. A trial request
+    /// counts as a success at its first token, because its stream may last for hours.
     pub(crate) fn served(&mut self, trial: bool) {
         self.breaker.served(trial);
     }

@@ -65,8 +65,8 @@ pub(crate) struct Class {
 }
 
 impl Class {
-    /// Fits the models to the responses of the class's replicas, with defaults where there are too
-    /// few.
+    /// A class whose models are fitted to the responses of its replicas, with defaults where there
+    /// are too few responses.
     pub(crate) fn learn<'a>(all: impl Iterator<Item = &'a Answers> + Clone) -> Self {
         let pace = Pace::default();
         let prefill = Line {

@@ -13,7 +13,7 @@ use crate::pool::Pool;
 /// `Retry-After` header in seconds, for errors that a retry may avoid.
 pub(crate) const RETRY_AFTER: u32 = 1;
 
-/// The rules and pools in force; a reload replaces both as a whole.
+/// The rules and pools currently used; a reload replaces both as a whole.
 #[derive(Debug)]
 pub(crate) struct Models(ArcSwap<Known>);
 

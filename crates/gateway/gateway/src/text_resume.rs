@@ -63,7 +63,7 @@ pub(crate) struct Continued {
     /// Number of the response's choices, and of those that have finished.
     choices: u64,
     finished: u64,
-    /// The events by which the replica reports that it cannot continue.
+    /// The events in which the replica reports that it cannot continue.
     last_words: Option<Vec<u8>>,
     /// Whether the response has more than text: tool calls, log probabilities, several choices.
     is_unfit: bool,

@@ -1,4 +1,4 @@
-//! The credentials in force for requests to an API server.
+//! The credentials currently used for requests to an API server.
 
 use penstock_http::Trust;
 

@@ -43,7 +43,7 @@ pub trait Tier: Send + Sync {
     /// Removes all parts of this store identity, or only those of one salt group.
     ///
     /// # Errors
-    /// As for `remove`.
+    /// Same as for `remove`.
     fn clear(&self, group: Option<Group>) -> Result<(), TierError>;
 
     /// Upkeep between requests (eviction, listing changes by other processes); called about once a
@@ -60,7 +60,7 @@ pub trait Tier: Send + Sync {
     /// starting at `disk::PAYLOAD_AT`, and returns their CRC-64/NVME.
     ///
     /// # Errors
-    /// As for `load`. An error of `take` is `Failed`; a file that is too short, `Damaged`.
+    /// Same as for `load`. An error of `take` is `Failed`; a file that is too short, `Damaged`.
     fn load_by(&self, _key: &PartKey, _bytes: usize, _take: Take<'_>) -> Result<(), TierError> {
         Err(TierError::Failed("is no disk tier".into()))
     }

@@ -96,7 +96,7 @@ pub struct Columns {
     /// one. Those of a response count from its first one with output.
     pub event_times: Vec<f64>,
     pub text_events: Vec<u32>,
-    /// Name of the [`FailureKind`]; empty: success.
+    /// Name of each request's [`FailureKind`]; an empty text: success.
     pub failure: Vec<String>,
     pub detail: Vec<String>,
     pub finish: Vec<String>,

@@ -35,7 +35,7 @@ impl fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// `insecure`: accept certificates without verification. The error says the cause and the
+    /// `insecure`: accept certificates without verification. The error names the cause and the
     /// remedy.
     pub(crate) fn new(host: &str, insecure: bool) -> Result<Self, String> {
         let provider = Arc::new(ring::default_provider());

@@ -108,7 +108,8 @@ pub struct CompletionChoice<'a> {
     pub token_ids: Option<&'a [u32]>,
 }
 
-/// Parallel lists, one item per token. `None`: the first token of a prompt has no probability.
+/// Parallel lists, one item per token. An item is `None` for the first token of a prompt, which has
+/// no probability.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct CompletionLogprobs {
     /// Number of characters in the text before the token.

@@ -39,10 +39,10 @@ impl Engine {
         Self::start_observed(config, Arc::new(()))
     }
 
-    /// As [`Engine::start`], with an observer of all stages and steps.
+    /// Like [`Engine::start`], with an observer of all stages and steps.
     ///
     /// # Errors
-    /// As [`Engine::start`].
+    /// Same as for [`Engine::start`].
     pub fn start_observed(
         config: EngineConfig,
         observer: Arc<dyn Observer>,
@@ -100,12 +100,12 @@ impl Engine {
         self.submit_holding(request, ())
     }
 
-    /// As [`Engine::submit`]. `hold` is dropped when the engine has ended the request. If the
+    /// Like [`Engine::submit`]. `hold` is dropped when the engine has ended the request. If the
     /// stream is dropped early, that is later: the engine stays busy until it has processed the
     /// cancel.
     ///
     /// # Errors
-    /// As [`Engine::submit`].
+    /// Same as for [`Engine::submit`].
     pub fn submit_holding(
         &self,
         request: TokenRequest,

@@ -9,7 +9,7 @@ pub trait Observer: fmt::Debug + Send + Sync {
     /// A stage of the engine's start has ended.
     fn stage(&self, _stage: &Stage) {}
 
-    /// A step has ended, or an idle engine has sent a heartbeat, with `batch_tokens` 0.
+    /// A step has ended, or an idle engine has sent a heartbeat (`batch_tokens` is then 0).
     fn step(&self, _stats: &StepStats) {}
 }
 

@@ -96,7 +96,7 @@ struct Open {
     _hold: Hold,
 }
 
-/// A value kept until the engine has ended a request.
+/// A guard, such as a permit, that is dropped once the engine has ended the request.
 pub(crate) type Hold = Box<dyn Send>;
 
 impl fmt::Debug for Open {

@@ -132,7 +132,7 @@ impl Client {
         Ok(Self::connecting(builder, connect_timeout))
     }
 
-    /// As [`Client::new`], with other authorities or a client certificate.
+    /// Like [`Client::new`], with other authorities or a client certificate.
     ///
     /// # Errors
     /// A text that names the invalid part.

@@ -26,30 +26,30 @@ impl<'a> Page<'a> {
         self.labels
     }
 
-    /// HELP and TYPE of a metric.
+    /// Appends the HELP and TYPE lines of a metric.
     pub fn head(&mut self, name: &str, kind: &str, help: &str) {
         let _ = writeln!(self.out, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
-    /// One sample; `more` are further labels, which begin with a comma.
+    /// Appends one sample. `more`: further labels; begins with a comma unless empty.
     pub fn sample(&mut self, name: &str, more: &str, value: impl Display) {
         let labels = self.labels;
         let _ = writeln!(self.out, "{name}{{{labels}{more}}} {value}");
     }
 
-    /// A gauge of one sample.
+    /// Appends a gauge with one sample.
     pub fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
         self.head(name, "gauge", help);
         self.sample(name, "", value);
     }
 
-    /// A counter of one sample.
+    /// Appends a counter with one sample.
     pub fn counter(&mut self, name: &str, help: &str, value: impl Display) {
         self.head(name, "counter", help);
         self.sample(name, "", value);
     }
 
-    /// A counter with one sample for each value of `label`.
+    /// Appends a counter with one sample for each value of `label`.
     pub fn counters<const N: usize>(
         &mut self,
         name: &str,
@@ -63,7 +63,7 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// A histogram.
+    /// Appends a histogram.
     pub fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
         self.head(name, "histogram", help);
         histogram.render(&mut self.out, name, self.labels);

@@ -33,7 +33,7 @@ pub enum ToolFormat {
 pub enum ReasoningFormat {
     /// Between `<think>` and `</think>`.
     Think,
-    /// As `Think`, but the output may start inside reasoning, without the opening mark.
+    /// Like `Think`, but the output may start inside reasoning, without the opening mark.
     ThinkOpened,
     Mistral,
     Seed,

@@ -78,7 +78,7 @@ impl Out {
         self.calls += 1;
     }
 
-    /// More arguments of the current call.
+    /// Appends `text` to the arguments of the current call.
     pub(crate) fn arguments(&mut self, text: &str) {
         if self.muted || self.calls == 0 {
             return;

@@ -200,7 +200,7 @@ impl App {
     /// requests at once: further inputs reuse the slots.
     ///
     /// # Errors
-    /// As [`Self::admit`].
+    /// Same as for [`Self::admit`].
     pub(crate) fn admit_pooled(&self, inputs: usize) -> Result<AdmissionPermit, ApiError> {
         let running = self.limits().map_or(1, |limits| limits.running.max(1));
         self.admit(inputs.min(running))

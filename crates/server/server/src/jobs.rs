@@ -113,8 +113,8 @@ fn may_have_template(body: &[u8]) -> bool {
         .any(|text| memchr::memmem::find(body, text.as_bytes()).is_some())
 }
 
-/// As [`has_template`], for a body of any size. A body above the inline size is parsed on a thread
-/// of its lane; the permit for that thread is returned.
+/// Like [`has_template`], for a body of any size. A body above the inline size is parsed on a
+/// thread of its lane; the permit for that thread is returned.
 async fn brings_template(
     app: &App,
     body: HeldBody,

@@ -68,17 +68,18 @@ impl Lanes {
 }
 
 impl Lanes {
-    /// As [`Self::turn`], for a request with a chat template.
+    /// Like [`Self::turn`], for a request with a chat template.
     pub(crate) async fn template_turn(&self) -> Result<OwnedSemaphorePermit, ApiError> {
         self.templates.turn().await
     }
 
-    /// As [`Self::turn`], for a grammar trial.
+    /// Like [`Self::turn`], for a grammar trial.
     pub(crate) async fn trial_turn(&self) -> Result<OwnedSemaphorePermit, ApiError> {
         self.trials.turn().await
     }
 
-    /// As [`Self::turn`], for grammars compiled in this process; `large` ones have passed a trial.
+    /// Like [`Self::turn`], for a grammar compiled in this process. A `large` one has passed a
+    /// trial.
     pub(crate) async fn grammar_turn(&self, large: bool) -> Result<OwnedSemaphorePermit, ApiError> {
         let lane = match large {
             true => &self.large_grammars,

@@ -56,8 +56,8 @@ pub(crate) async fn submit(
         for choice in 0..common.n as u32 {
             let mut request = first.clone();
             request.sampling.choice = choice;
-            // Only the first request may expire in the queue: once it has started, the response has
-            // begun.
+            // Only the first choice's request may expire in the queue: once it has started, the
+            // HTTP response has begun and cannot become an error.
             request.expires = requests.is_empty();
             requests.push(request);
         }

@@ -305,7 +305,8 @@ async fn a_log_that_is_full_stops_nothing_and_says_later_what_it_lost() {
 async fn a_signal_to_the_process_group_drains_as_one_to_the_process() {
     for name in ["TERM", "INT", "HUP"] {
         let dir = SocketDir::new(&format!("group-{name}"));
-        // The process that the front door starts, until its file is gone; the script speaks for it.
+        // The engine process that the API server starts runs until its file is gone; the test's
+        // script sends the engine's messages.
         let runs = dir.0.join("runs");
         std::fs::write(&runs, "").expect("a file");
         let engine = "while [ -e \"$0\" ]; do sleep 0.05; done";

@@ -75,7 +75,7 @@ def connect_nodes(
         rendezvous = Rendezvous(parallel.master, key, fingerprint, parallel.nnodes)
         cleanup.callback(rendezvous.close)
         members = rendezvous.gather(parallel.join_timeout)
-        # Node 0's address is the one by which the first other node reached it.
+        # Node 0's address is the one to which the first other node connected.
         nodes = [Node(0, members[0].called), *(member.node for member in members)]
         launch = Launch(layout, config, directory, key, members, hosts(layout, nodes))
         return _connect(launch, rendezvous, cleanup, report)

@@ -248,7 +248,7 @@ def compare(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
 
 
 def listening_address(master: str) -> str:
-    """The address at which node 0 listens, from the `host:port` by which nodes reach it. An IP
+    """The address at which node 0 listens, from the `host:port` that nodes connect to. An IP
     address is used as it is. A host name becomes the wildcard address, because on its own host it
     may resolve to loopback.
     """

@@ -30,7 +30,7 @@ class Host(Protocol):
 
     @property
     def address(self) -> str:
-        """Address by which other hosts reach it."""
+        """Address at which other hosts reach it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,15 +23,15 @@ MOST_KNOWN = 1 << 18
 has them.
 """
 MOST_QUEUED = 4096
-"""Maximum chunks queued for each tier. Beyond it the oldest are dropped."""
+"""Maximum number of chunks queued for each tier. If there are more, the oldest are dropped."""
 
 
 class ChunkStore(NamedTuple):
-    """A chunk to be stored, given by the digests of its blocks. If a block leaves the pool before
-    the store starts, the store is dropped.
+    """A chunk to be stored, identified by the digests of its blocks. If the pool evicts one of them
+    before the store starts, the store is dropped.
 
-    Blocks that a sequence has released behind its window keep their digests. They are evicted only
-    when no unnamed block is free.
+    Blocks that have slid out of a sequence's window keep their digests, so they can still be
+    stored. They are evicted only when no block without a digest is free.
     """
 
     tier: int

@@ -16,7 +16,7 @@ INSTRUCTIONS = {
     "avx512_bf16": "BF16",
     "amx_int8": "AMX",
 }
-"""CPU flags by which Penstock selects its kernels, with the names to print."""
+"""CPU flags that decide which kernels Penstock uses, with the names to print."""
 READ_BYTES = 1 << 30
 """Bytes read in one lap of the bandwidth measurement: more than most CPU caches hold. A quarter of
 the available memory is the limit.

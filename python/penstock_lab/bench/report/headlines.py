@@ -1,4 +1,4 @@
-"""The headline of each workload: which server is best, by which ratio, with which spread."""
+"""The headline of each workload: the best server, its ratio to another one, and the spread."""
 
 from __future__ import annotations
 

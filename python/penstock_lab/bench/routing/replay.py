@@ -57,7 +57,7 @@ class Fleet:
     metrics show it.
     """
     gateways: int = 1
-    """Number of gateways. They share the requests at random and exchange no state."""
+    """Number of gateways. Each request goes to a random one; gateways exchange no state."""
     seed: int = 1
 
 

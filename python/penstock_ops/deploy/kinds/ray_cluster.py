@@ -14,7 +14,7 @@ from penstock_ops.deploy.resources import RAY_STORE
 from penstock_ops.deploy.settings import Settings
 
 START = "$KUBERAY_GEN_RAY_START_CMD"
-"""Environment variable with the command by which KubeRay would start Ray in this pod."""
+"""Environment variable with the command that KubeRay would run to start Ray in this pod."""
 COMPLETE = (
     "import ray; ray.init('auto', log_to_driver=False); "
     "raise SystemExit(sum(node['Alive'] for node in ray.nodes()) < {nodes})"

@@ -16,9 +16,10 @@ use crate::error::GrammarError;
 type Result<T> = std::result::Result<T, GrammarError>;
 type Members = Map<String, Value>;
 
-/// Maximum schemas in the result: branches of `oneOf` are copied.
+/// Maximum number of schemas in the result, which can have many because branches of `oneOf` are
+/// copied.
 const MOST_SCHEMAS: usize = 50_000;
-/// Counts from this one on cannot be reached by any output.
+/// A count that no output reaches.
 const ENDLESS: u64 = 1_000_000_000;
 /// Formats that llguidance supports. The standard allows all formats to be annotations.
 const FORMATS: [&str; 10] = [

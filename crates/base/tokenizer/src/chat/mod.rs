@@ -139,7 +139,7 @@ impl ChatTemplate {
         }
     }
 
-    /// As [`Self::render`]. If the template refuses the conversation, falls back to the first
+    /// Like [`Self::render`]. If the template refuses the conversation, falls back to the first
     /// alternative form that succeeds.
     pub(crate) fn render_adapted(
         &self,

@@ -190,7 +190,7 @@ impl Parser {
         self.body(ends)
     }
 
-    /// As [`Self::inner`]; consumes `end`.
+    /// Like [`Self::inner`]; consumes `end`.
     fn inner_to(&mut self, end: &str) -> Result<Body, Error> {
         let body = self.inner(&[end])?;
         self.next();

@@ -43,7 +43,7 @@ pub struct AttentionSpec {
     pub qk_norm_after: Option<f32>,
     /// Scale of the products of queries and keys; `None` = `head_dim ^ -0.5`.
     pub scale: Option<f32>,
-    /// `c` of `c * tanh(score / c)`, which replaces the scaled score.
+    /// `c` in `c * tanh(score / c)`, which replaces the scaled score.
     pub softcap: Option<f32>,
     /// Factor of queries that depends on their position; `None` = 1.
     pub temperature: Option<Temperature>,

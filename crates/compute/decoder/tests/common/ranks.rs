@@ -120,7 +120,7 @@ pub(crate) fn load_ranks(name: &str, options: &Options, cuts: &Cuts) -> Ranks {
     load_ranks_by(Way::Ring, name, options, cuts)
 }
 
-/// As [`load_ranks`], with the given connections between stages.
+/// Like [`load_ranks`], with the given connections between stages.
 pub(crate) fn load_ranks_by(way: Way, name: &str, options: &Options, cuts: &Cuts) -> Ranks {
     let (spec_json, names) = spec(name);
     let parse = || DecoderSpec::parse(&spec_json.to_string()).unwrap();

@@ -49,7 +49,7 @@ impl IntegerTiles for Integers {
 }
 
 /// # Safety
-/// As [`IntegerTiles::dots`].
+/// Same as for [`IntegerTiles::dots`].
 unsafe fn dots<const G: usize>(
     rows: usize,
     (acts, stride): (*const i8, usize),

@@ -164,7 +164,7 @@ impl HalfTiles for HalfUnit {
 }
 
 /// # Safety
-/// As [`product`], for any configuration; a half product if `HALF`.
+/// Same as for [`product`], with the tiles of a half product if `HALF`.
 #[inline(always)]
 unsafe fn one<const SUM: usize, const HALF: bool>(right: *const u8, stride: usize) {
     // SAFETY: the caller's promise.

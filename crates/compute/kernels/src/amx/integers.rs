@@ -95,7 +95,7 @@ impl IntegerUnit {
     /// one load of activations.
     ///
     /// # Safety
-    /// As [`IntegerTiles::dots`].
+    /// Same as for [`IntegerTiles::dots`].
     #[inline(always)]
     unsafe fn products<const G: usize, const P: usize>(
         (acts, stride): (*const i8, usize),

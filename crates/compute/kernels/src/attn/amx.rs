@@ -12,7 +12,7 @@ use crate::kv::RUN;
 
 const _: () = assert!(MOST_ROWS == HEIGHT);
 
-/// As `generic::scores`, for bf16 keys.
+/// Like `generic::scores`, for bf16 keys.
 ///
 /// # Safety
 /// The CPU has the unit, which the caller releases; every run has its full length.
@@ -80,7 +80,7 @@ fn adjacent(a: &[u8], b: &[u8]) -> bool {
     std::ptr::eq(a.as_ptr_range().end, b.as_ptr())
 }
 
-/// As `generic::weigh`, for bf16 values after [`join`].
+/// Like `generic::weigh`, for bf16 values that [`join`] has arranged.
 ///
 /// # Safety
 /// The CPU has the unit, which the caller releases.

@@ -216,7 +216,7 @@ unsafe fn sums<const HALF: bool, const M: usize, const N: usize>(
 /// Number of rows whose maxima and sums are reduced at once.
 const REDUCED: usize = 4;
 
-/// As `generic::softmax` for all rows of `spans`, at a stride of [`SPLIT`]. Rounds the
+/// Like `generic::softmax` for all rows of `spans`, at a stride of [`SPLIT`]. Rounds the
 /// probabilities to bf16 into `rounded` unless it is empty. Computes all maxima first, so that the
 /// rows' dependency chains overlap.
 ///

@@ -105,7 +105,8 @@ impl Cpu {
             .filter(|p| p.offset == 0)
             .map(|p| p.block)
             .collect();
-        // SAFETY: sequences own the blocks that they write, so the fresh ones are distinct.
+        // SAFETY: each block is written only by the sequence that owns it, so the fresh blocks are
+        // distinct.
         self.rows(
             fresh.len(),
             layout.block_size * layout.kv_heads * d,

@@ -49,7 +49,7 @@ struct Work {
 /// [`IntegerTiles::FEWEST`] remain.
 ///
 /// # Safety
-/// As `gemm::compute`; the CPU has AVX-512 and `U`.
+/// Same as for `gemm::compute`; the CPU has AVX-512 and `U`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,f16c,fma")]
 pub(super) unsafe fn rows<const SOURCE: u8, U: IntegerTiles>(
     tile: &Tile<'_>,
@@ -237,7 +237,7 @@ impl Part<'_> {
     /// Scales and adds each group's dot products, as `avx512::registers` does.
     ///
     /// # Safety
-    /// As [`Part::add_dots`].
+    /// Same as for [`Part::add_dots`].
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,f16c,fma")]
     unsafe fn add_rows<const SOURCE: u8, const G: usize, const M: usize>(

@@ -29,7 +29,7 @@ const _: () = assert!(PANELS == WIDTH && DEPTH == crate::packed::GROUP);
 struct Sums(MaybeUninit<[f32; STRIPES * PANELS * TILE]>);
 
 /// # Safety
-/// As `gemm::compute`; the CPU has AVX-512 and `U`.
+/// Same as for `gemm::compute`; the CPU has AVX-512 and `U`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,f16c,fma")]
 pub(super) unsafe fn bf16<U: HalfTiles>(tile: &Tile<'_>) {
     if tile.rows.is_empty() {
@@ -126,7 +126,7 @@ impl Part<'_> {
     /// Writes the rows' sums to the output.
     ///
     /// # Safety
-    /// The sums are computed; as `gemm::compute`.
+    /// Same as for `gemm::compute`; the sums are computed.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,f16c,fma")]
     unsafe fn write(&self, sums: &Sums) {
         for (stripe, (start, top)) in self.stripes().enumerate() {

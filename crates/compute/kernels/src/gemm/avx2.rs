@@ -28,7 +28,7 @@ type Sums<const M: usize> = [[__m256; 2]; M];
 type Dots<const M: usize> = [[__m256i; 2]; M];
 
 /// # Safety
-/// As `gemm::compute`; the CPU has AVX2, FMA and F16C.
+/// Same as for `gemm::compute`; the CPU has AVX2, FMA and F16C.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn compute(tile: &Tile<'_>) {
     for panel in tile.panels.clone() {
@@ -173,7 +173,7 @@ unsafe fn dots_w4<const M: usize>(weights: *const u8, acts: *const i8, stride: u
     sums
 }
 
-/// As [`dots_w4`], with nibbles looked up in [`E2M1`]. 16 bits hold at most four products.
+/// Like [`dots_w4`], with nibbles looked up in [`E2M1`]. 16 bits hold at most four products.
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn dots_mx4<const M: usize>(weights: *const u8, acts: *const i8, stride: usize) -> Dots<M> {

@@ -24,7 +24,7 @@ const ROWS: usize = 3;
 const STREAM_AHEAD: usize = 8192;
 
 /// # Safety
-/// As `gemm::compute`; the CPU has AVX-512 with VNNI, and `U`.
+/// Same as for `gemm::compute`; the CPU has AVX-512 with VNNI, and `U`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c,fma")]
 pub(super) unsafe fn w8<U: IntegerTiles>(tile: &Tile<'_>) {
     // SAFETY: the caller's promises.
@@ -32,7 +32,7 @@ pub(super) unsafe fn w8<U: IntegerTiles>(tile: &Tile<'_>) {
 }
 
 /// # Safety
-/// As `gemm::compute`; the CPU has AVX-512 with VNNI, and `U`.
+/// Same as for `gemm::compute`; the CPU has AVX-512 with VNNI, and `U`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c,fma")]
 pub(super) unsafe fn w4<U: IntegerTiles>(tile: &Tile<'_>) {
     // SAFETY: the caller's promises.
@@ -40,7 +40,7 @@ pub(super) unsafe fn w4<U: IntegerTiles>(tile: &Tile<'_>) {
 }
 
 /// # Safety
-/// As `gemm::compute`; the CPU has AVX-512 with VNNI, and `U`.
+/// Same as for `gemm::compute`; the CPU has AVX-512 with VNNI, and `U`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c,fma")]
 pub(super) unsafe fn s4<U: IntegerTiles>(tile: &Tile<'_>) {
     // SAFETY: the caller's promises.
@@ -48,7 +48,7 @@ pub(super) unsafe fn s4<U: IntegerTiles>(tile: &Tile<'_>) {
 }
 
 /// # Safety
-/// As `gemm::compute`; the CPU has AVX-512 with VNNI, and `U`.
+/// Same as for `gemm::compute`; the CPU has AVX-512 with VNNI, and `U`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c,fma")]
 pub(super) unsafe fn mx4<U: IntegerTiles>(tile: &Tile<'_>) {
     // SAFETY: the caller's promises.
@@ -56,7 +56,7 @@ pub(super) unsafe fn mx4<U: IntegerTiles>(tile: &Tile<'_>) {
 }
 
 /// # Safety
-/// As `gemm::compute`; the CPU has AVX-512 with VNNI.
+/// Same as for `gemm::compute`; the CPU has AVX-512 with VNNI.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c,fma")]
 unsafe fn panels<const SOURCE: u8, U: IntegerTiles>(tile: &Tile<'_>) {

@@ -9,7 +9,7 @@ use crate::packed::{E2M1, GROUP, PANEL, WeightFormat, power_at};
 /// Runs on any CPU.
 ///
 /// # Safety
-/// As `gemm::compute`.
+/// Same as for `gemm::compute`.
 pub(super) unsafe fn compute(tile: &Tile<'_>) {
     for panel in tile.panels.clone() {
         for row in tile.rows.clone() {
@@ -31,7 +31,7 @@ pub(super) unsafe fn compute(tile: &Tile<'_>) {
 /// tile's mode.
 ///
 /// # Safety
-/// As `gemm::compute`; the row and the panel are in the tile.
+/// Same as for `gemm::compute`; the row and the panel are in the tile.
 #[inline(always)]
 pub(super) unsafe fn store(tile: &Tile<'_>, panel: usize, row: usize, product: &[f32; PANEL]) {
     let offset = (row - tile.rows.start) * tile.ld + (panel - tile.panels.start) * PANEL;

@@ -130,7 +130,7 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
-    /// Prefetches part `phase` of `phases` of the upcoming weights.
+    /// A prefetch of part `phase` of `phases` of the upcoming weights.
     pub(super) fn part(tile: &Tile<'_>, block: &Block, (phase, phases): (usize, usize)) -> Self {
         Self {
             phase,
@@ -139,7 +139,7 @@ impl Ahead {
         }
     }
 
-    /// Prefetches all upcoming weights.
+    /// A prefetch of all upcoming weights.
     pub(super) fn whole(tile: &Tile<'_>, block: &Block) -> Self {
         let form = tile.w.form();
         let bytes = (form.panel_bytes(GROUP), 2 * form.scales_per_group());
@@ -174,7 +174,7 @@ impl Ahead {
 /// tile's mode.
 ///
 /// # Safety
-/// As `gemm::compute`; the tile's rows from `row` and panels from `panel` on exist.
+/// Same as for `gemm::compute`; the tile's rows from `row` and panels from `panel` on exist.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn store<const M: usize, const N: usize>(

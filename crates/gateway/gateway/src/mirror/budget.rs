@@ -8,8 +8,8 @@ use arc_swap::ArcSwapOption;
 use crate::mirror::MirrorSettings;
 use crate::mirror::counts::{Counts, Reason};
 
-/// Step of the sequence that draws the sample: the golden ratio, by which draws spread evenly over
-/// the 64-bit range.
+/// Step of the sequence that draws the sample: the golden ratio, which spreads the draws evenly
+/// over the 64-bit range.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The mirroring of one pool's requests.

@@ -1,5 +1,5 @@
-//! Incremental comparison of two responses. It keeps only the text by which one is ahead of the
-//! other.
+//! Incremental comparison of two responses. It keeps only the text that one response has and the
+//! other does not have yet.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,7 +14,7 @@ pub(crate) struct Comparison {
 
 #[derive(Debug, Default)]
 struct Choice {
-    /// The text by which one response is ahead of the other.
+    /// The text that one response has and the other does not have yet.
     ahead: String,
     is_ahead: Option<Side>,
     equal: Difference,

@@ -19,12 +19,14 @@ use super::predicted::{prefill, tpot};
 use super::{Candidate, Score, least_over_each};
 use crate::Request;
 
-/// Delay of later requests, as a share of the prompt's compute time.
+/// Assumed delay that the prompt's prefill causes to requests that arrive later, as a fraction of
+/// the prefill's duration.
 const NEXT: f32 = 0.5;
-/// Delay of each running sequence, as a share of the prompt's compute time.
+/// Assumed delay that the prompt's prefill causes to each running sequence, as a fraction of the
+/// prefill's duration.
 const BESIDE: f32 = 0.05;
-/// Number of the response's decode steps that are counted; fewer than a full response has, because
-/// the load changes while it runs.
+/// Number of decode steps of the response that are included in its cost. A full response has more,
+/// but the load changes while it runs.
 const STEPS: f32 = 20.0;
 
 #[derive(Debug)]

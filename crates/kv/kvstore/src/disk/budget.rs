@@ -15,7 +15,7 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// Allows at most `limit` bytes in any 24 hours.
+    /// A budget of `limit` bytes in any 24 hours.
     pub(crate) fn new(limit: u64) -> Self {
         Self {
             limit,

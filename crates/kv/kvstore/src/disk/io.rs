@@ -173,7 +173,7 @@ pub(crate) fn absent(removed: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Whether the error says that the file is missing, or was removed by another machine.
+/// Whether the error means that the file is missing, or was removed by another machine.
 pub(crate) fn is_gone(error: &io::Error) -> bool {
     matches!(
         error.kind(),

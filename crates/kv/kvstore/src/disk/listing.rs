@@ -11,9 +11,10 @@ use super::io::is_gone;
 use super::layout::{self, PAGE, TEMPORARY};
 use crate::key::{PartKey, StoreIdentity};
 
-/// Resolution of a directory's modification time: changes within one tick may leave the same time.
+/// Resolution of modification times: two changes of a directory within this interval may get the
+/// same modification time.
 const TICK: Duration = Duration::from_millis(20);
-/// Resolution on file systems with times in whole seconds, such as network file systems.
+/// Like [`TICK`], on file systems with times in whole seconds, such as network file systems.
 const COARSE_TICK: Duration = Duration::from_millis(2100);
 
 /// A modification time, comparable within the same file system.
@@ -36,7 +37,7 @@ impl Stamp {
         u64::try_from(self.seconds).unwrap_or(0)
     }
 
-    /// How long after this time another change may leave the same time.
+    /// Interval after this modification time in which another change may get the same time.
     pub(crate) fn tick(self) -> Duration {
         match self.nanoseconds {
             0 => COARSE_TICK,

@@ -24,8 +24,8 @@ struct Memory {
     _owner: Box<dyn Any + Send + Sync>,
 }
 
-// SAFETY: `base` is an address; the bytes behind it are reached through guards of blocks alone,
-// whose states keep writers apart from all others. The owner is Send and Sync itself.
+// SAFETY: `base` is an address. Its bytes are accessed only through guards of blocks, and the state
+// of a block allows either readers or one writer. The owner is Send and Sync itself.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -98,8 +98,8 @@ impl Deref for HostRead {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the block's bytes are valid and initialised while `memory` has its owner; this
-        // reader's count keeps writers out while the guard lives.
+        // SAFETY: `memory` keeps its allocation alive, so the block's bytes are valid and
+        // initialised; the count of readers prevents writes while the guard exists.
         unsafe {
             std::slice::from_raw_parts(self.memory.start(self.block), self.memory.block_bytes)
         }
@@ -122,8 +122,8 @@ impl Deref for HostWrite {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the block's bytes are valid and initialised while `memory` has its owner; `LENT`
-        // keeps all others out while the guard lives.
+        // SAFETY: `memory` keeps its allocation alive, so the block's bytes are valid and
+        // initialised; the state `LENT` prevents any other access while the guard exists.
         unsafe {
             std::slice::from_raw_parts(self.memory.start(self.block), self.memory.block_bytes)
         }
@@ -154,8 +154,8 @@ mod tests {
         let words = (0..count * bytes / 4).map(|_| AtomicU32::new(0));
         let memory: Arc<Vec<_>> = Arc::new(words.collect());
         let base = NonNull::new(memory.as_ptr().cast_mut().cast()).unwrap();
-        // SAFETY: the vector has so many bytes, may be written through its atomics, and is not
-        // moved while its owner lives; these tests read it when no guard lives.
+        // SAFETY: the vector has `count * bytes` bytes, may be written through its atomics, and is
+        // not moved while its owner lives; these tests read it when no guard lives.
         let pool = unsafe { HostBlocks::new(Arc::clone(&memory), base, count, bytes) };
         (pool, memory)
     }

@@ -316,7 +316,7 @@ impl<P: Pool> TierQueue<P> {
         replies.iter().for_each(cancelled);
     }
 
-    /// The watchdog: abandons calls that exceed their time-out.
+    /// Abandons calls that exceed their time-out.
     pub(crate) fn watch(self: &Arc<Self>) {
         let (now, stall) = (self.clock.now(), self.limits.stall);
         let mut state = self.lock();

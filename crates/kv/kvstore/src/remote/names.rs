@@ -1,9 +1,10 @@
-//! Names and header pages of parts in a store shared by many identities.
+//! Names and header pages of KV parts in a store that is shared by engines with different store
+//! identities.
 
 use crate::format::{Header, HeaderPage, VERSION, checksum};
 use crate::key::{Digest, Group, PartKey, StoreIdentity, hex};
 
-/// Names and headers of one identity's parts.
+/// Names and headers of the parts of one store identity.
 pub(super) struct Names {
     identity: Digest,
     root: String,

@@ -53,13 +53,13 @@ impl Server {
         self.scratch.0.join("redis.sock")
     }
 
-    /// SIGKILL.
+    /// Ends the server with SIGKILL.
     pub(crate) fn kill(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
     }
 
-    /// On the same port, with nothing in it.
+    /// Starts an empty server on the same port.
     pub(crate) fn restart(&mut self) {
         self.process = run(self.port, &self.scratch, &self.options);
         self.wait();

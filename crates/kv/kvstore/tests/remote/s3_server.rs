@@ -63,7 +63,7 @@ impl Server {
         self.process.wait().unwrap();
     }
 
-    /// On the same port, with an empty bucket.
+    /// Starts a server on the same port, with an empty bucket.
     pub(crate) fn restart(&mut self) {
         self.process = run(
             &program().unwrap(),

@@ -8,7 +8,8 @@ use super::*;
 
 const SIZE: usize = 2;
 
-/// All tokens up to the end of a block, with their extra hashes, and the block's tiers.
+/// A block: each token from the start of the sequence to the block's end, preceded by the hash of
+/// its block's other inputs ([`Run::extra`]); and the tiers that hold the block.
 type Plain = (Vec<(u64, u32)>, BTreeSet<usize>);
 
 /// The plain model: blocks by engine and name, and the engines that use the shared tier.

@@ -1,14 +1,15 @@
-//! Continuous batching without arithmetic: it makes the decisions of Penstock's scheduler
-//! (`penstock.scheduler`), step for step.
+//! Simulates continuous batching without running a model: makes the same decisions as Penstock's
+//! scheduler (`penstock.scheduler`), step for step.
 //!
-//! Within a token budget, a step computes one token for each decoding sequence, then chunks of
-//! prompts, then new sequences. In a step with decodes, the mixed-step bound limits the prompt
-//! tokens. A sequence is admitted with blocks for all tokens it has. If it grows beyond them, it
-//! may preempt the sequences that arrived last, which are then recomputed. Requests that share a
-//! prefix under computation wait for it.
+//! Each step spends a token budget: first on one token for each decoding sequence, then on chunks
+//! of the prompts of running sequences, then on new sequences. In a step that decodes,
+//! [`PromptBudget`] limits the number of prompt tokens, so that decodes are not delayed too much. A
+//! sequence is admitted only with KV blocks for all tokens that it has. When it needs more blocks
+//! and none is free, it preempts sequences that arrived later, the last one first; these are
+//! recomputed. A request waits while another one computes a prefix that both share.
 //!
-//! No clock: the caller passes the start time of each step, and [`Batcher::schedule`] returns its
-//! duration.
+//! The simulation reads no clock: the caller passes the start time of each step, and
+//! [`Batcher::schedule`] returns its duration.
 
 #[cfg(test)]
 mod devices;
@@ -268,7 +269,7 @@ impl Batcher {
     }
 
     /// Admits waiting sequences in order of arrival, except that others overtake a sequence that
-    /// waits for a prefix under computation.
+    /// waits for another sequence to compute their shared prefix.
     fn admit(&mut self, mut budget: usize, now: Duration) {
         let mut at = 0;
         while at < self.waiting.len()

@@ -21,7 +21,7 @@ pub(super) struct Outlook {
     pub(super) first: f64,
     /// Seconds until its end.
     pub(super) end: f64,
-    /// Seconds by which it delays the ends of other requests, summed over them.
+    /// Sum of the delays, in seconds, that it adds to the ends of other requests.
     pub(super) others: f64,
 }
 

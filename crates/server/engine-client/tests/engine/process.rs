@@ -172,7 +172,7 @@ async fn the_engine_dies_with_a_front_door_that_is_killed() {
     std::fs::remove_file(pids).unwrap();
 
     let left = std::env::temp_dir().join(format!("penstock-{}-0", front_door.id()));
-    // The next front door removes it; a front door of a parallel test may be first.
+    // The next API server removes it; the one of a parallel test may be first.
     drop(Engine::start(config()).unwrap());
     assert!(!left.exists());
 }
@@ -181,7 +181,7 @@ fn pid_file(front_door: u32) -> PathBuf {
     std::env::temp_dir().join(format!("penstock-engine-client-test-{front_door}.pids"))
 }
 
-/// The front door of the test above: its engine never looks at the socket, so only the kernel can
+/// The API server of the test above: its engine never looks at the socket, so only the kernel can
 /// end it.
 #[tokio::test]
 #[ignore = "is a process that another test starts and kills"]

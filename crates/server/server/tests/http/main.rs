@@ -1,4 +1,4 @@
-//! The front door over real HTTP on loopback, with a scripted engine behind it on the real socket.
+//! The API server over real HTTP on loopback, with a scripted engine behind it on the real socket.
 //!
 //! `tests/tiny-model` is a tokenizer whose token id is the byte it stands for; 257 and 258 are
 //! `<|im_start|>` and `<|im_end|>`, 256 is `he`.

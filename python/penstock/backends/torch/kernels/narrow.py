@@ -217,7 +217,8 @@ def _narrow(
         first, second, third, _ = cuts_between(
             bounds, masses.to(tl.float64), counts, cuts, rule, CAP
         )
-        # No ranks are needed if the interval is short enough to list, or the same as another cut's.
+        # A cut (or the draw) needs a finer search only if its interval holds more than FEW logits,
+        # too many to list, and no cut before it searches the same interval.
         by_rank = ((k > 0) | (floor > 0)) & (first[5] - first[3] > FEW)
         by_mass = (share < 1) & (second[5] - second[3] > FEW)
         by_mass = by_mass & ((not by_rank) | (second[0] != first[0]) | (second[1] != first[1]))

@@ -17,8 +17,8 @@ from penstock.backends.torch.kernels.language import (
 )
 
 _COUNTED = 8192
-"""Maximum places (rows times experts per row) for the sort kernel, which reads all of them once per
-expert.
+"""Maximum number of places (rows times experts per row) for the sort kernel, which reads all places
+once per expert.
 """
 
 
@@ -36,8 +36,8 @@ class Rule:
     best: int = 1
     """Number of a group's best experts whose scores add up to the group's score."""
     epsilon: float | None = None
-    """Added to the sum of weights by which the weights are divided; None: weights are not
-    normalised.
+    """Added to the sum of a token's expert weights before the weights are divided by it; None:
+    weights are not normalised.
     """
     scale: float = 1.0
 

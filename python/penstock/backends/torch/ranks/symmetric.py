@@ -206,7 +206,7 @@ def obstacle(facts: list[dict[str, Any]], rank: int) -> str:
         return f"torch {torch.__version__} has no such sum"
     own, links = facts[rank]["gpu"], nvlinks()
     apart = [gpu for gpu in sorted(gpus - {own}) if not links[own][gpu]]
-    # Signals are atomic operations on peer memory, which PCIe does not support.
+    # Signals are atomic operations on a peer's memory, which GPUs do not support across PCIe.
     return f"GPUs {own} and {apart[0]} have no NVLink between them" if apart else ""
 
 
