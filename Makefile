@@ -149,7 +149,9 @@ serve: install ## serve the default model on PORT (8000) until Ctrl-C
 # All suites run even when one fails, so that one run shows everything; the summary decides the exit status. Rust's tests
 # and those that start servers mostly wait: the others run beside them, at a lower priority. Tests that look for memory
 # that ranks left behind are all in SERVERS or the torch backend's, because another suite's ranks would be found too.
+# Servers without ranks come last among the others, when those that wait leave processors idle.
 SERVERS := tests/e2e tests/executor
+RANKLESS := $(filter-out %_chaos.py,$(wildcard $(patsubst %,tests/e2e/test_%.py,bench* extproc* failover* faults gateway* kv_remote*)))
 CARGO_TEST := cargo test --release --locked --no-fail-fast --workspace --exclude penstock-native
 REPORTS := $(LOGS)/cargo.log $(LOGS)/pytest.xml $(LOGS)/pytest-servers.xml --group $(LOGS)/pytest-torch.xml
 run-tests: test-tools test-programs
@@ -162,7 +164,7 @@ run-tests: test-tools test-programs
 	wait $$torch || echo "SKIPPED: the tests of the torch backend: torch cannot be installed, see above"; \
 	$(MAKE) --no-print-directory --keep-going tests-beside PYTEST_ARGS="$(PYTEST_ARGS)" & beside=$$!; \
 	$(CARGO_TEST) -- --show-output $(CARGO_TEST_ARGS) 2>&1 | tee $(LOGS)/cargo.log || status=1; \
-	$(BIN)/python -m pytest $(SERVERS) --junitxml=$(LOGS)/pytest-servers.xml $(PYTEST_ARGS) || status=1; \
+	$(BIN)/python -m pytest $(SERVERS) $(RANKLESS:%=--ignore=%) --junitxml=$(LOGS)/pytest-servers.xml $(PYTEST_ARGS) || status=1; \
 	wait $$beside || status=1; cat $(LOGS)/pytest-*.log || true; \
 	$(MAKE) --no-print-directory --silent test-summary || status=1; \
 	exit $$status
@@ -173,7 +175,7 @@ torch-tests:
 	@[ ! -e $(TORCH)/.installed ] || OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/$(TORCH) exec nice -n 5 $(BIN)/python \
 		-m pytest tests/backends/torch --junitxml=$(LOGS)/pytest-torch.xml $(PYTEST_ARGS) > $(LOGS)/pytest-torch.log 2>&1
 other-tests:
-	@exec nice -n 5 $(BIN)/python -m pytest $(SERVERS:%=--ignore=%) --junitxml=$(LOGS)/pytest.xml $(PYTEST_ARGS) \
+	@exec nice -n 5 $(BIN)/python -m pytest $(filter-out $(SERVERS),$(patsubst %/,%,$(wildcard tests/*/))) $(RANKLESS) --junitxml=$(LOGS)/pytest.xml $(PYTEST_ARGS) \
 		> $(LOGS)/pytest-other.log 2>&1
 test-summary:
 	@$(BIN)/python scripts/test_summary.py $(REPORTS)
