@@ -146,7 +146,7 @@ def lines(
         "",
         *facts.table(columns, rows),
         "",
-        "Resident memory, MiB: front door and engine before the open loops and after them.",
+        "Resident memory, MiB: API server and engine before the open loops and after them.",
         "",
         *facts.table(("bound", "before", "engine", "after", "engine"), memory),
     ]

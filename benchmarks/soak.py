@@ -81,7 +81,7 @@ async def watch(pids: dict[str, int], until: float, samples: dict[str, list[floa
 
 async def soak(server: Server, clients: int, seconds: float) -> tuple[dict[str, Any], Counter[str]]:
     front_door, engine = server.tree.pids()
-    pids = {"front door": front_door, "engine": engine}
+    pids = {"API server": front_door, "engine": engine}
     samples: dict[str, list[float]] = {name: [] for name in pids}
     ends: Counter[str] = Counter()
     until = time.monotonic() + seconds

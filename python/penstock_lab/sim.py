@@ -73,12 +73,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     behind = parser.add_mutually_exclusive_group()
     behind.add_argument(
-        "--wire", metavar="SOCKET", help="be the engine of the front door at SOCKET"
+        "--wire", metavar="SOCKET", help="be the engine of the API server at SOCKET"
     )
     behind.add_argument(
         "--front-door",
         metavar="MODEL",
-        help="start the front door of MODEL with such an engine behind it",
+        help="start the API server of MODEL with such an engine behind it",
     )
 
 

@@ -131,5 +131,5 @@ def test_the_alias_has_the_sampling_of_its_card(
 
 def test_what_the_front_door_cannot_do_is_the_users_error() -> None:
     pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
-    with pytest.raises(PenstockError, match="front door configuration"):
+    with pytest.raises(PenstockError, match="API server configuration"):
         run({})

@@ -164,8 +164,8 @@ def test_streams_survive_replicas_killed_in_turn(engines: list[Server], tmp_path
 
         kills: list[tuple[str, Server, Callable[[], object]]] = [
             ("an engine", first, lambda: os.kill(first.engine(), signal.SIGKILL)),
-            ("a front door", second, second.process.kill),
-            ("a front door that hangs", third, freeze),
+            ("an API server", second, second.process.kill),
+            ("an API server that hangs", third, freeze),
         ]
         went_on, took, before = 0.0, 0.0, Counter[str]()
         for what, victim, kill in kills:

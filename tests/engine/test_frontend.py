@@ -172,11 +172,11 @@ def test_the_end_of_the_front_door_is_noticed_by_every_call(
 
 def test_a_broken_frame_is_refused(ends: tuple[Connection, socket.socket]) -> None:
     connection, front = ends
-    front.sendall(encode_frame(Fatal("engines say this, front doors do not")))
+    front.sendall(encode_frame(Fatal("engines say this, API servers do not")))
     with pytest.raises(CodecError, match="0x04 is not a frame type of this direction"):
         connection.poll(5)
 
 
 def test_a_missing_front_door_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConnectionClosed, match="cannot connect to the front door at"):
+    with pytest.raises(ConnectionClosed, match="cannot connect to the API server at"):
         Connection(tmp_path / "nothing")

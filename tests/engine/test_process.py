@@ -90,7 +90,7 @@ def test_without_a_front_door_the_engine_says_so_and_ends(tmp_path: Path) -> Non
     ended = launch(tmp_path / "none")
     _, errors = ended.communicate(resolve({}, "model", "model").engine.to_json(), timeout=30)
     assert ended.returncode == 1
-    assert "cannot connect to the front door" in errors
+    assert "cannot connect to the API server" in errors
 
 
 class FrontDoor:

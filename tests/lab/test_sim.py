@@ -110,7 +110,7 @@ def test_what_the_engine_says_of_its_settings_is_a_usage_error(
     assert main(["sim", "--wire", str(tmp_path / "closed"), "--fault", "cut"]) == 2
     assert "on the wire" in capsys.readouterr().err
     assert main(["sim", "--wire", str(tmp_path / "closed")]) == 1
-    assert "cannot connect to the front door" in capsys.readouterr().err
+    assert "cannot connect to the API server" in capsys.readouterr().err
 
 
 def test_a_front_door_and_a_wire_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:

@@ -128,7 +128,7 @@ FOREIGN: tuple[Foreign, ...] = (
     _only("--api-server-count", _ONE_SERVER, "1"),
     _only("--prefill-context-parallel-size", "see --tensor-parallel-size", "1"),
     _only("--decode-context-parallel-size", "see --tensor-parallel-size", "1"),
-    _switch("--headless", "nodes other than 0 have no front door anyway"),
+    _switch("--headless", "nodes other than 0 have no API server anyway"),
     # Adapters and media
     _refused("--enable-lora", _MERGE, takes_value=False),
     Foreign("--max-loras", _NO_ADAPTERS),

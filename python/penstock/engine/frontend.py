@@ -136,7 +136,7 @@ class Connection:
         except OSError as error:
             self._socket.close()
             raise ConnectionClosed(
-                f"cannot connect to the front door at {path}: {error}"
+                f"cannot connect to the API server at {path}: {error}"
             ) from error
         self._socket.setblocking(False)
         self._poll = select.poll()
@@ -204,7 +204,7 @@ class Connection:
             except OSError as error:
                 raise _broken(error) from error
             if count == 0:
-                raise ConnectionClosed("the front door closed the connection")
+                raise ConnectionClosed("the API server closed the connection")
             self._received += self._reader.feed(self._space[:count], self._clock())
 
     def _flush(self) -> None:
@@ -222,4 +222,4 @@ class Connection:
 
 
 def _broken(error: OSError) -> ConnectionClosed:
-    return ConnectionClosed(f"the connection to the front door broke: {error}")
+    return ConnectionClosed(f"the connection to the API server broke: {error}")

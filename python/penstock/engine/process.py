@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="an engine behind a socket; JSON of penstock.config.EngineConfig is its "
         "standard input",
     )
-    parser.add_argument("--socket", required=True, help="unix socket of the front door")
+    parser.add_argument("--socket", required=True, help="unix socket of the API server")
     parsed = parser.parse_args(arguments)
     # Signals such as Ctrl-C reach whole process groups. The engine ignores them, because the API
     # server decides when it ends.

@@ -165,7 +165,7 @@ def _penstock(spec: DecoderSpec, device: Accelerator, cut: Cut, load: Load) -> l
             round(device.memory * KEPT_FREE) // cut.size,
             f"10% of what is free now / {cut.size} ranks",
         ),
-        Line("process", PROCESS, "interpreter, extension, front door"),
+        Line("process", PROCESS, "interpreter, extension, API server"),
         Line("activations", activations, f"4 B x {load.chunk} tokens x (6 h + 2 inner)"),
         Line(
             "shared memory",

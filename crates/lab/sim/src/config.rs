@@ -27,12 +27,12 @@ pub enum SimError {
         port: u16,
         source: std::io::Error,
     },
-    #[error("cannot connect to the front door at {path}: {source}")]
+    #[error("cannot connect to the API server at {path}: {source}")]
     Connect {
         path: PathBuf,
         source: std::io::Error,
     },
-    #[error("the front door at {path} broke the protocol: {source}")]
+    #[error("the API server at {path} broke the protocol: {source}")]
     Protocol {
         path: PathBuf,
         source: penstock_wire::FrameError,

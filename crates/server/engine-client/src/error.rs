@@ -12,7 +12,7 @@ pub enum EngineError {
     SocketDir { path: PathBuf, source: io::Error },
     #[error("cannot listen on {path}: {source}")]
     Listen { path: PathBuf, source: io::Error },
-    #[error("another front door listens on {path}: choose another socket directory or stop it")]
+    #[error("another API server listens on {path}: choose another socket directory or stop it")]
     InUse { path: PathBuf },
     #[error("{path} exists and is not a socket: choose another socket directory or remove it")]
     NotASocket { path: PathBuf },

@@ -230,7 +230,7 @@ impl Session {
             tokio::select! {
                 frame = self.connection.next_frame() => match frame {
                     Ok(frame) => self.obey(frame).await?,
-                    Err(Disconnect::Malformed(error)) => panic!("from the front door: {error}"),
+                    Err(Disconnect::Malformed(error)) => panic!("from the API server: {error}"),
                     Err(_) => return None,
                 },
                 Some((id, action)) = wanted.recv() => self.act(id, action).await?,

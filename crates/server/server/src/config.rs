@@ -130,7 +130,7 @@ impl Config {
     /// Parses and validates the JSON; the error names the field.
     pub fn from_json(json: &str) -> Result<Self, String> {
         let config: Self =
-            serde_json::from_str(json).map_err(|e| format!("front door configuration: {e}"))?;
+            serde_json::from_str(json).map_err(|e| format!("API server configuration: {e}"))?;
         config.check_parsers()?;
         let complaint = if config.served_model_names.is_empty() {
             "served_model_names must not be empty"
@@ -153,7 +153,7 @@ impl Config {
         } else {
             return Ok(config);
         };
-        Err(format!("front door configuration: {complaint}"))
+        Err(format!("API server configuration: {complaint}"))
     }
 }
 
@@ -171,7 +171,7 @@ impl Config {
             if let Some(name) = name.as_deref().filter(|name| !known.contains(name)) {
                 let list = known.join(", ");
                 return Err(format!(
-                    "front door configuration: {field} is {name:?}; known are {list}"
+                    "API server configuration: {field} is {name:?}; known are {list}"
                 ));
             }
         }
