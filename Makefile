@@ -135,11 +135,28 @@ image: install ## build the container image IMAGE (penstock) with podman, docker
 	@$(PIP) download -c constraints.txt --only-binary :all: --dest build/image/wheels "$$(ls build/wheels/penstock-*.whl)[$(EXTRAS_$(VARIANT))]"
 	@$(BUILDER) build -f deploy/Containerfile $(BASE_$(VARIANT)) -t $(IMAGE) build/image
 
-demo: install ## answer one question with the default model, print TTFT, tokens/s and memory
+# Built if nothing is installed yet: what a server runs, optimised where it computes (profile `demo` of Cargo.toml).
+DEMO := $(VENV)/.demo
+$(DEMO): $(SOURCES) $(VENV)/.build-tools $(VENV)/.sources
+	@echo "building what a server runs (two to three minutes on two processors)"
+	@touch $(VENV)/.started && rm -rf build/demo
+	@$(BIN)/maturin build --profile demo --no-default-features --locked --interpreter $(PYO3_PYTHON) --out build/demo
+	@$(PIP) install --no-index --no-deps --force-reinstall build/demo/penstock-*.whl
+	@$(PIP) install -c constraints.txt build/demo/penstock-*.whl
+	@mv $(VENV)/.started $@
+
+.PHONY: runnable
+runnable:
+	@$(MAKE) --no-print-directory $(if $(wildcard $(VENV)/.installed),install,$(DEMO))
+
+demo: runnable ## answer one question with the default model, print TTFT, tokens/s and memory
 	@$(BIN)/penstock pull smollm2
 	@$(BIN)/penstock demo
+	@printf '%s\n' '' 'Next:' '  $(BIN)/penstock chat smollm2   talk to it' \
+		'  make serve                    an OpenAI-compatible server on port $(PORT)' \
+		'  make install                  the rest: gateway, load generator, KV tiers in object stores'
 
-serve: install ## serve the default model on PORT (8000) until Ctrl-C
+serve: runnable ## serve the default model on PORT (8000) until Ctrl-C
 	@$(BIN)/penstock pull smollm2
 	@printf '%s\n' 'When the server is ready, try this in another terminal (Ctrl-C here stops it):' '' \
 		"  curl -N http://127.0.0.1:$(PORT)/v1/chat/completions -H 'content-type: application/json' \\" \
