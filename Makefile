@@ -6,6 +6,8 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 PORT ?= 8000
+# cargo's, for the wheel, the tests and clippy, which share procedural macros by it.
+PROFILE ?= release
 VENV := .venv
 BIN := $(VENV)/bin
 LOGS := build/logs
@@ -96,10 +98,10 @@ $(VENV)/.installed: $(SOURCES) $(VENV)/.build-tools $(VENV)/.sources
 	@echo "building the wheel (the first build takes a few minutes)"
 	@touch $(VENV)/.started # a source saved while this runs is newer than the stamp
 	@if [ -e $(EDITABLE) ]; then \
-		PIP_CONSTRAINT=constraints.txt $(BIN)/maturin develop --release --locked --quiet; \
+		PIP_CONSTRAINT=constraints.txt $(BIN)/maturin develop --profile $(PROFILE) --locked --quiet; \
 	else \
 		rm -rf build/wheels python/penstock/_native.*.so; \
-		$(BIN)/maturin build --release --locked --quiet --interpreter $(PYO3_PYTHON) --out build/wheels; \
+		$(BIN)/maturin build --profile $(PROFILE) --locked --quiet --interpreter $(PYO3_PYTHON) --out build/wheels; \
 		$(PIP) install --no-index --no-deps --force-reinstall build/wheels/penstock-*.whl; \
 		$(PIP) install -c constraints.txt build/wheels/penstock-*.whl; \
 	fi # --no-deps takes the new wheel whatever its version, the next line what it depends on
@@ -135,12 +137,12 @@ image: install ## build the container image IMAGE (penstock) with podman, docker
 	@$(PIP) download -c constraints.txt --only-binary :all: --dest build/image/wheels "$$(ls build/wheels/penstock-*.whl)[$(EXTRAS_$(VARIANT))]"
 	@$(BUILDER) build -f deploy/Containerfile $(BASE_$(VARIANT)) -t $(IMAGE) build/image
 
-# Built if nothing is installed yet: what a server runs, optimised where it computes (profile `demo` of Cargo.toml).
+# Built if nothing is installed yet: what a server runs, optimised where it computes (profile `quick` of Cargo.toml).
 DEMO := $(VENV)/.demo
 $(DEMO): $(SOURCES) $(VENV)/.build-tools $(VENV)/.sources
 	@echo "building what a server runs (two to three minutes on two processors)"
 	@touch $(VENV)/.started && rm -rf build/demo
-	@$(BIN)/maturin build --profile demo --no-default-features --locked --interpreter $(PYO3_PYTHON) --out build/demo
+	@$(BIN)/maturin build --profile quick --no-default-features --locked --interpreter $(PYO3_PYTHON) --out build/demo
 	@$(PIP) install --no-index --no-deps --force-reinstall build/demo/penstock-*.whl
 	@$(PIP) install -c constraints.txt build/demo/penstock-*.whl
 	@mv $(VENV)/.started $@
@@ -169,7 +171,7 @@ serve: runnable ## serve the default model on PORT (8000) until Ctrl-C
 # Servers without ranks come last among the others, when those that wait leave processors idle.
 SERVERS := tests/e2e tests/executor
 RANKLESS := $(filter-out %_chaos.py,$(wildcard $(patsubst %,tests/e2e/test_%.py,bench* extproc* failover* faults gateway* kv_remote*)))
-CARGO_TEST := cargo test --release --locked --no-fail-fast --workspace --exclude penstock-native
+CARGO_TEST := cargo test --profile $(PROFILE) --locked --no-fail-fast --workspace --exclude penstock-native
 REPORTS := $(LOGS)/cargo.log $(LOGS)/pytest.xml $(LOGS)/pytest-servers.xml --group $(LOGS)/pytest-torch.xml
 run-tests: test-tools test-programs
 	@rm -rf $(LOGS) && mkdir -p $(LOGS)
@@ -234,7 +236,7 @@ lint: lint-rust lint-python ## formatting, clippy, ruff and mypy, all with warni
 lint-rust: $(VENV)/.build-tools
 	cargo fmt --all --check
 	cargo fmt --check --manifest-path fuzz/Cargo.toml
-	cargo clippy --release --locked --workspace --all-targets --quiet -- -D warnings
+	cargo clippy --profile $(PROFILE) --locked --workspace --all-targets --quiet -- -D warnings
 
 lint-python: check-tools
 	$(BIN)/ruff check
