@@ -385,9 +385,7 @@ class LLM:
         return True
 
     def close(self) -> None:
-        """Write pending stores to the KV tiers, free weights and KV blocks, and stop the ranks.
-        Idempotent.
-        """
+        """Write pending stores, free weights and KV blocks, stop the rank processes. Idempotent."""
         if self._closed:
             return
         self._closed = True
