@@ -14,6 +14,7 @@ from penstock.config import gather, resolve, runtime_directory
 from penstock.core import InvalidValueError, PenstockError
 from penstock.model.locate import locate
 
+GROUP = "Measure"
 SUMMARY = "serve without a model: an engine with modelled timing"
 DESCRIPTION = (
     "Serve without a model: requests are scheduled as Penstock schedules them, steps take as "
@@ -39,7 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--threads", type=int, default=1, metavar="N", help="threads of the HTTP side"
     )
     parser.add_argument(
-        "--served-model-name", metavar="NAME", help="default: the tokenizer's model, or sim"
+        "--served-model-name",
+        metavar="NAME",
+        help="name of the model; default: the tokenizer's model, or sim",
     )
     parser.add_argument(
         "--profile",

@@ -68,6 +68,8 @@ def in_bash(script: Path, line: str, directory: Path) -> list[str]:
         ("penstock bench serve --dataset-n", ["--dataset-name"]),
         ("penstock bench serve --dataset-name r", ["random"]),
         ("penstock chat --sy", ["--system"]),
+        ("penstock gateway --help", ["--help", "--help-all"]),
+        ("penstock v", ["version"]),
     ],
 )
 def test_bash_offers_what_fits(
@@ -84,6 +86,12 @@ def test_bash_offers_every_flag_of_serve(scripts: dict[str, Path], tmp_path: Pat
     offered = in_bash(scripts["bash"], "penstock serve --", tmp_path)
     assert {flag.name for flag in FLAGS} <= set(offered)
     assert "--gpu-memory-utilization" not in offered, "what is ignored is not offered"
+
+
+def test_the_negation_of_a_switch_is_described_as_one(scripts: dict[str, Path]) -> None:
+    script = scripts["fish"].read_text()
+    assert "-l access-log -d 'log a line for every request" in script
+    assert "-l no-access-log -d 'the opposite of --access-log'" in script
 
 
 def test_zsh_takes_the_script(scripts: dict[str, Path], tmp_path: Path) -> None:

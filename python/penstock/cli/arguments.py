@@ -4,12 +4,31 @@ from __future__ import annotations
 
 import argparse
 
+from penstock.cli.help import SwitchAction
 from penstock.config.flags import FLAGS, GROUPS, Flag
 from penstock.config.foreign_arguments import add_foreign
-from penstock.config.kinds import Bytes, Choice, IntegerChoice, Switch, negative
+from penstock.config.kinds import Bytes, Choice, IntegerChoice, Switch
 
 KEY = "setting_"
 """Prefix of the names of settings in the argparse namespace."""
+COMMON = (
+    "--config",
+    "--quantization",
+    "--max-model-len",
+    "--kv-cache-memory-bytes",
+    "--kv-tier",
+    "--max-num-seqs",
+    "--threads",
+    "--device",
+    "--tensor-parallel-size",
+    "--host",
+    "--port",
+    "--replicas",
+    "--served-model-name",
+    "--api-key",
+    "--access-log",
+)
+"""Flags that `penstock serve --help` shows; `--help-all` shows every one."""
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
@@ -38,20 +57,7 @@ def _add(section: argparse._ArgumentGroup, flag: Flag) -> None:
     dest, text = KEY + flag.key, _help(flag)
     if isinstance(flag.kind, Switch):
         section.add_argument(
-            flag.name,
-            dest=dest,
-            action="store_const",
-            const="true",
-            default=argparse.SUPPRESS,
-            help=text,
-        )
-        section.add_argument(
-            negative(flag.name),
-            dest=dest,
-            action="store_const",
-            const="false",
-            default=argparse.SUPPRESS,
-            help=f"the opposite of {flag.name}",
+            flag.name, dest=dest, action=SwitchAction, default=argparse.SUPPRESS, help=text
         )
         return
     action = "append" if flag.repeatable else "store"

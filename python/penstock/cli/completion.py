@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from penstock.cli.help import SwitchAction
 from penstock.cli.parser import Parser
 from penstock.model.locate import ALIASES
 
@@ -62,7 +63,7 @@ def _words(path: str, parser: Parser) -> Words:
             words.positional = words.positional or _values(action)
         elif action.help != argparse.SUPPRESS:
             for spelling in action.option_strings:
-                words.flags[spelling] = _help(action)
+                words.flags[spelling] = _help(action, spelling)
                 if action.nargs != 0:
                     words.values[spelling] = _values(action)
     return words
@@ -79,8 +80,9 @@ def _values(action: argparse.Action) -> tuple[str, ...]:
     return FILES[:1] if metavar in FILES else ()
 
 
-def _help(action: argparse.Action) -> str:
-    return (action.help or "").split(";")[0].split(" (default")[0].split(" [PENSTOCK")[0]
+def _help(action: argparse.Action, spelling: str) -> str:
+    text = action.help_of(spelling) if isinstance(action, SwitchAction) else action.help or ""
+    return text.split(";")[0].split(" (default")[0].split(" [PENSTOCK")[0]
 
 
 def _split(values: tuple[str, ...]) -> tuple[str, bool]:

@@ -45,6 +45,12 @@ DESCRIPTION = (
     "before its first byte is sent to another one. With --config the settings come from a YAML "
     "file; flags win over it."
 )
+COMMON = (
+    *("--backend", "--backends-file", "--inference-pool", "--config", "--host", "--port"),
+    *("--ssl-certfile", "--ssl-keyfile", "--api-key", "--backend-api-key", "--access-log"),
+    *("--profile", "--queue", "--retries", "--explain"),
+)
+"""Flags that `penstock gateway --help` shows; `--help-all` shows every one."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -117,9 +123,9 @@ def _listener(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--otlp-traces-endpoint", metavar="URL", help="collector of traces: http://HOST:4318"
     )
-    group.add_argument("--log-level", choices=LOG_LEVELS)
-    group.add_argument("--log-format", choices=LOG_FORMATS)
-    group.add_argument("--threads", type=int, metavar="N", help="(default: 1)")
+    group.add_argument("--log-level", choices=LOG_LEVELS, help="this level and worse")
+    group.add_argument("--log-format", choices=LOG_FORMATS, help="of a line of the log")
+    group.add_argument("--threads", type=int, metavar="N", help="that serve (default: 1)")
 
 
 def _picker(group: argparse._ArgumentGroup) -> None:

@@ -6,21 +6,39 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from typing import Protocol
 
 from penstock import __version__
-from penstock.cli.arguments import add_settings
+from penstock.cli.arguments import COMMON, add_settings
 from penstock.cli.parser import Parser
 from penstock.core import InvalidValueError, PenstockError
 
 Command = Callable[[argparse.Namespace], int]
+GROUPS = ("Use", "Serve", "Size", "Deploy", "Measure", "Look inside", "Other")
+"""Headings in `penstock --help`. Each command declares its own."""
+EXAMPLES = """\
+Examples:
+  penstock pull smollm2 && penstock chat smollm2
+  penstock serve smollm2 --replicas 2 --port 8000
+  penstock plan smollm2 --on h100-sxm-80gb --rate 20
+
+`penstock COMMAND --help` lists the flags of a command. Documents:
+  https://github.com/penstock/penstock (docs/index.md)"""
+SERVE_EXAMPLES = """\
+Examples:
+  penstock serve smollm2 --port 8000 --access-log
+  penstock serve model.gguf --max-model-len 8k --api-key KEY
+  penstock serve smollm2 --kv-tier ram:4GiB --replicas 2
+"""
 TOOLS = "penstock.commands"
 """Entry point group of the commands. Each entry point names a module that implements `Tool`."""
 
 
 class Tool(Protocol):
+    GROUP: str
+    """The tool's heading in `penstock --help`: one of `GROUPS`."""
     SUMMARY: str
     """The tool's line in `penstock --help`."""
 
@@ -51,47 +69,50 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> Parser:
-    top = Parser(prog="penstock", description="Serve open-weight language models.")
-    top.add_argument("--version", action="version", version=f"penstock {__version__}")
+    top = Parser(prog="penstock", description="Serve open-weight language models.", epilog=EXAMPLES)
+    shown = f"penstock {__version__}"
+    top.add_argument(
+        "-V", "--version", action="version", version=shown, help="show the version, and exit"
+    )
     commands = top.add_subparsers(metavar="COMMAND")
-    _serve(
-        commands.add_parser(
-            "serve",
-            help="serve a model over an OpenAI-compatible API",
-            usage="penstock serve MODEL [--flag VALUE ...]",
-        )
-    )
-    _chat(commands.add_parser("chat", help="talk with a model in the terminal"))
-    _pull(commands.add_parser("pull", help="download a model into the cache"))
-    _demo(
-        commands.add_parser(
-            "demo", help="start a server, ask one question, print the answer and the speed"
-        )
-    )
-    _gateway(
-        commands.add_parser("gateway", help="route requests to replicas by load and cached prefix")
-    )
-    _kv(commands.add_parser("kv", help="look after the directory of a disk tier: ls, verify, gc"))
-    for name, tool in sorted(_tools().items()):
-        tool.add_arguments(commands.add_parser(name, help=tool.SUMMARY))
-    _node_health(
-        commands.add_parser("node-health", help="probe of a node other than 0: is its agent alive?")
-    )
-    _completion(commands.add_parser("completion", help="print a shell's completion script"))
+    for name, group, summary, add in sorted(_commands(), key=lambda one: GROUPS.index(one[1])):
+        add(commands.add_parser(name, group=group, help=summary))
     return top
 
 
-def _serve(parser: argparse.ArgumentParser) -> None:
+def _commands() -> Iterator[tuple[str, str, str, Callable[[Parser], None]]]:
+    """Name, heading, summary, and what adds the flags, of every command."""
+    for name, tool in sorted(_tools().items()):
+        yield name, tool.GROUP, tool.SUMMARY, tool.add_arguments
+    yield "chat", "Use", "talk with a model in the terminal", _chat
+    yield "pull", "Use", "download a model into the cache", _pull
+    demo = "start a server, ask one question, print the answer and the speed"
+    yield "demo", "Use", demo, _demo
+    yield "serve", "Serve", "serve a model over an OpenAI-compatible API", _serve
+    gateway = "route requests to replicas by load and cached prefix"
+    yield "gateway", "Serve", gateway, _gateway
+    node_health = "health probe of worker nodes (--node-rank above 0)"
+    yield "node-health", "Deploy", node_health, _node_health
+    kv = "inspect and clean the directory of a disk tier: ls, verify, gc"
+    yield "kv", "Look inside", kv, _kv
+    yield "completion", "Other", "print a shell's completion script", _completion
+    yield "version", "Other", "print the version", _version
+
+
+def _serve(parser: Parser) -> None:
+    parser.usage = "penstock serve MODEL [--flag VALUE ...]"
     parser.description = (
         "Serve MODEL: an alias (smollm2), a GGUF file, a Hugging Face directory, or org/name "
         "with penstock[hub]. Each setting can also come from its environment variable or from a "
         "YAML file, which may name the model too; flags win over the environment, the "
         "environment over the file."
     )
-    parser.add_argument("model", metavar="MODEL", nargs="?")
+    parser.epilog = SERVE_EXAMPLES
+    parser.add_argument("model", metavar="MODEL", nargs="?", help="what to serve")
     parser.add_argument(
         "--model", dest="model_flag", metavar="MODEL", help="the same, as older scripts write it"
     )
+    parser.shorten(COMMON, "All flags: `penstock serve --help-all`, docs/flags.md.")
     add_settings(parser)
     parser.set_defaults(command=_run_serve)
 
@@ -111,9 +132,18 @@ def _pull(parser: argparse.ArgumentParser) -> None:
 
 
 def _demo(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", nargs="?", default="smollm2")
     parser.add_argument(
-        "--question", default="What is the capital of France, and what is it known for?"
+        "model",
+        metavar="MODEL",
+        nargs="?",
+        default="smollm2",
+        help="as of `penstock serve` (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--question",
+        metavar="TEXT",
+        default="What is the capital of France, and what is it known for?",
+        help="what to ask (default: %(default)s)",
     )
     parser.set_defaults(command=_run_demo)
 
@@ -127,9 +157,15 @@ def _tools() -> dict[str, Tool]:
     return {point.name: point.load() for point in points}
 
 
-def _gateway(parser: argparse.ArgumentParser) -> None:
+def _gateway(parser: Parser) -> None:
     from penstock.cli import gateway
 
+    parser.usage = (
+        "penstock gateway --backend URL [--flag VALUE ...]\n"
+        "       penstock gateway --config FILE [--flag VALUE ...]"
+    )
+    more = "All flags: `penstock gateway --help-all`, docs/gateway-reference.md."
+    parser.shorten(gateway.COMMON, more)
     gateway.add_arguments(parser)
     parser.set_defaults(command=gateway.run)
 
@@ -147,9 +183,13 @@ def _node_health(own: argparse.ArgumentParser) -> None:
         "Exit 0 when the agent of `penstock serve --node-rank K`, K above 0, on this host has "
         "shown life lately, 1 otherwise. Such a node has no port to probe."
     )
-    own.add_argument("--node-rank", type=int, help="default: all nodes on this host")
+    own.add_argument("--node-rank", type=int, help="the node; default: all nodes on this host")
     own.add_argument(
-        "--max-age", type=float, default=MOST_AGE, help="seconds; default: %(default)g"
+        "--max-age",
+        metavar="SECONDS",
+        type=float,
+        default=MOST_AGE,
+        help="since its last sign of life; default: %(default)g",
     )
     own.set_defaults(command=lambda parsed: node_health(parsed.node_rank, parsed.max_age))
 
@@ -159,6 +199,15 @@ def _completion(own: argparse.ArgumentParser) -> None:
 
     own.add_argument("shell", choices=tuple(completion.SCRIPTS), help="to evaluate, or to install")
     own.set_defaults(command=lambda parsed: completion.run(parsed.shell, parser()))
+
+
+def _version(own: argparse.ArgumentParser) -> None:
+    own.set_defaults(command=_run_version)
+
+
+def _run_version(_: argparse.Namespace) -> int:
+    print(f"penstock {__version__}")
+    return 0
 
 
 def _run_serve(parsed: argparse.Namespace) -> int:

@@ -5,19 +5,61 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
+
+from penstock.cli.help import HelpFormatter
 
 _CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)", re.DOTALL)
 
 
 class Parser(argparse.ArgumentParser):
     """Parser that reports unknown flags as errors of the subcommand, not of `penstock`. Flags
-    cannot be abbreviated.
+    cannot be abbreviated. `group` is the heading of this command in the help of its parent.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **{"allow_abbrev": False, **kwargs})
+    def __init__(self, *args: Any, group: str = "", **kwargs: Any) -> None:
+        usual = {"allow_abbrev": False, "formatter_class": HelpFormatter}
+        super().__init__(*args, **{**usual, **kwargs})
+        self.group = group
+        self._common: Collection[str] = ()
+
+    def shorten(self, common: Collection[str], more: str) -> None:
+        """Show only the flags in `common` with --help, which ends with `more`, and every flag with
+        --help-all.
+        """
+        self.add_argument("--help-all", action=_HelpAll, help="show all flags, and exit")
+        self._common = {"--help", "--help-all", *common}
+        self.epilog = "\n".join(filter(None, [self.epilog, more]))
+
+    def format_help(self, *, everything: bool = False) -> str:
+        formatter = self._get_formatter()
+        formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
+        formatter.add_text(self.description)
+        for title, text, actions in self._sections():
+            shown = [one for one in actions if everything or self._is_common(one)]
+            if shown:
+                formatter.start_section(title)
+                formatter.add_text(text)
+                formatter.add_arguments(shown)
+                formatter.end_section()
+        formatter.add_text(self.epilog)
+        return formatter.format_help()
+
+    def _sections(self) -> Iterator[tuple[str | None, str | None, Sequence[argparse.Action]]]:
+        """Heading, description and members of each group of commands and of flags."""
+        for group in self._action_groups:
+            members = []
+            for action in group._group_actions:
+                if grouped := _grouped_commands(action):
+                    yield from ((title, None, own) for title, own in grouped.items())
+                else:
+                    members.append(action)
+            yield group.title, group.description, members
+
+    def _is_common(self, action: argparse.Action) -> bool:
+        named = any(name in self._common for name in action.option_strings)
+        return named or not self._common or not action.option_strings
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
@@ -40,7 +82,8 @@ class Parser(argparse.ArgumentParser):
             for word in words
             if word.startswith("-")
         ]
-        return f"unknown: {', '.join(named or words)} (`{self.prog} --help` has all flags)"
+        every = "--help-all" if self._common else "--help"
+        return f"unknown: {', '.join(named or words)} (`{self.prog} {every}` has all flags)"
 
     def flags(self) -> list[str]:
         """Names of the flags that the help shows."""
@@ -57,6 +100,28 @@ class Parser(argparse.ArgumentParser):
             if isinstance(action, argparse._SubParsersAction):
                 return dict(action.choices)
         return {}
+
+
+def _grouped_commands(action: argparse.Action) -> dict[str, list[argparse.Action]]:
+    """Commands by their heading, in the order of the first ones; none if they have no headings."""
+    grouped: dict[str, list[argparse.Action]] = {}
+    if isinstance(action, argparse._SubParsersAction):
+        for command in action._choices_actions:
+            if title := action.choices[command.dest].group:
+                grouped.setdefault(title, []).append(command)
+    return grouped
+
+
+class _HelpAll(argparse.Action):
+    """Action of --help-all."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **kwargs: Any) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, **kwargs)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        assert isinstance(parser, Parser)
+        print(parser.format_help(everything=True), end="")
+        parser.exit()
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

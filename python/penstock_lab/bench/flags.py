@@ -46,7 +46,7 @@ def integer(least: int) -> Callable[[str], int]:
 def number(
     group: argparse._ArgumentGroup,
     name: str,
-    meaning: str = "",
+    meaning: str,
     default: int | None = None,
     *,
     least: int = 1,
@@ -54,10 +54,8 @@ def number(
 ) -> None:
     """Add an integer flag. Its help states the default."""
     if default is not None:
-        meaning = f"{meaning} (default: {default})" if meaning else f"default: {default}"
-    group.add_argument(
-        name, type=integer(least), default=default, metavar=metavar, help=meaning or None
-    )
+        meaning = f"{meaning} (default: {default})"
+    group.add_argument(name, type=integer(least), default=default, metavar=metavar, help=meaning)
 
 
 def positive(text: str) -> float:
@@ -122,8 +120,10 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         help="openai: completions (vllm is the same); openai-chat: chat completions",
     )
     group.add_argument("--base-url", help="such as http://host:8000; instead of --host and --port")
-    group.add_argument("--host", default="127.0.0.1")
-    group.add_argument("--port", type=int, default=8000)
+    group.add_argument("--host", default="127.0.0.1", help="of the server (default: %(default)s)")
+    group.add_argument(
+        "--port", type=int, default=8000, help="of the server (default: %(default)s)"
+    )
     group.add_argument("--endpoint", help="path; default: /v1/completions, or that of chat")
     group.add_argument(
         "--header",
@@ -134,7 +134,10 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="headers of every request; win over OPENAI_API_KEY",
     )
-    group.add_argument("--model", help="default: the first that the server lists at /v1/models")
+    group.add_argument(
+        "--model",
+        help="name in the requests; default: the first that the server lists at /v1/models",
+    )
     group.add_argument("--served-model-name", help="what requests call the model; default: --model")
     group.add_argument("--insecure", action="store_true", help="accept any certificate")
     group.add_argument(
@@ -242,9 +245,14 @@ def add_arrivals(parser: argparse.ArgumentParser) -> None:
         help="shape of the gamma distribution between requests: 1 Poisson, less is burstier "
         "(default: 1)",
     )
-    group.add_argument("--ramp-up-strategy", choices=("linear", "exponential"))
-    number(group, "--ramp-up-start-rps", least=0, metavar="RPS")
-    number(group, "--ramp-up-end-rps", least=0, metavar="RPS")
+    group.add_argument(
+        "--ramp-up-strategy",
+        choices=("linear", "exponential"),
+        help="how the rate grows from --ramp-up-start-rps to --ramp-up-end-rps, in place of "
+        "--request-rate",
+    )
+    number(group, "--ramp-up-start-rps", "rate of the first request", least=0, metavar="RPS")
+    number(group, "--ramp-up-end-rps", "rate of the last request", least=0, metavar="RPS")
 
 
 def add_prompts(parser: argparse.ArgumentParser) -> None:
@@ -272,8 +280,10 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
     """
     group = parser.add_argument_group("sampling")
     for name, kind in SAMPLING.items():
-        group.add_argument(f"--{name.replace('_', '-')}", type=kind)
-    number(group, "--logprobs", least=0)
+        group.add_argument(
+            f"--{name.replace('_', '-')}", type=kind, help=f"{name} in every request"
+        )
+    number(group, "--logprobs", "ask for so many top log probabilities of each token", least=0)
     group.add_argument(
         "--ignore-eos",
         action="store_true",
@@ -328,7 +338,7 @@ def add_statistics(parser: argparse.ArgumentParser) -> None:
         type=percentiles,
         default=(99.0,),
         metavar="LIST",
-        help="default: 99",
+        help="percentiles to print (default: 99)",
     )
     group.add_argument(
         "--goodput",
@@ -348,11 +358,13 @@ def add_results(parser: argparse.ArgumentParser) -> None:
         "--save-detailed", action="store_true", help="with every request and every event"
     )
     group.add_argument("--append-result", action="store_true", help="add a line to the file")
-    group.add_argument("--result-dir", metavar="DIR", help="default: here")
+    group.add_argument(
+        "--result-dir", metavar="DIR", help="where files go (default: the working directory)"
+    )
     group.add_argument(
         "--result-filename",
         metavar="NAME",
-        help="default: LABEL-RATEqps[-concurrencyN]-MODEL-DATE.json",
+        help="of the file; default: LABEL-RATEqps[-concurrencyN]-MODEL-DATE.json",
     )
     group.add_argument("--label", help="first part of the file's name; default: the backend")
     group.add_argument(

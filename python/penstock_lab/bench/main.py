@@ -9,6 +9,7 @@ from importlib import import_module
 
 from penstock.cli.parser import Parser
 
+GROUP = "Measure"
 SUMMARY = "measure a server, or several, under load"
 COMMANDS = {
     "serve": (
@@ -45,12 +46,13 @@ COMMANDS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command and the remaining words, which the command's own parser reads in `run`."""
     lines = [f"  {name:<9} {summary}" for name, (_, summary) in COMMANDS.items()]
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = "\n".join(
         ["commands:", *lines, "", "penstock bench COMMAND --help lists a command's flags."]
     )
-    parser.add_argument("bench_command", metavar="COMMAND", choices=tuple(COMMANDS))
-    parser.add_argument("rest", metavar="...", nargs=argparse.REMAINDER)
+    parser.add_argument(
+        "bench_command", metavar="COMMAND", choices=tuple(COMMANDS), help="one of those below"
+    )
+    parser.add_argument("rest", metavar="...", nargs=argparse.REMAINDER, help="its flags")
     parser.set_defaults(command=run, parsers=parsers)
 
 

@@ -31,16 +31,16 @@ its cache was not empty at the start.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("rounds")
-    flags.number(group, "--rounds", default=10)
+    flags.number(group, "--rounds", "how often the same prompts are sent", default=10)
     group.add_argument(
         "--lengths",
         default="100,1000,10000",
         metavar="LIST",
         help=f"input lengths in tokens: {lists.FORMS} (default: %(default)s)",
     )
-    flags.number(group, "--output-len", default=1, metavar="TOKENS")
-    flags.number(group, "--num-prompts", "of a round (default: %(default)s)", default=50)
-    flags.number(group, "--max-concurrency", default=16)
+    flags.number(group, "--output-len", "length of an answer", default=1, metavar="TOKENS")
+    flags.number(group, "--num-prompts", "of a round", default=50)
+    flags.number(group, "--max-concurrency", "requests open at once", default=16)
     group.add_argument(
         "--baseline",
         metavar="DIR|URL",

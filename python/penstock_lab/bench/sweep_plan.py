@@ -145,8 +145,8 @@ def _add_runs(runs: argparse._ArgumentGroup) -> None:
         *("--requests-per-point", "--request-count"),
         type=int,
         metavar="N",
-        help=f"default: {REQUESTS_PER_PLACE} for each concurrent request, or {SECONDS_OF_ARRIVALS} "
-        f"s of arrivals; at least {FEWEST_REQUESTS}",
+        help=f"length of a run; default: {REQUESTS_PER_PLACE} for each concurrent request, or "
+        f"{SECONDS_OF_ARRIVALS} s of arrivals; at least {FEWEST_REQUESTS}",
     )
     runs.add_argument(
         "--rounds",

@@ -60,11 +60,16 @@ def add_requests(parser: argparse.ArgumentParser) -> None:
 
 def _add_dataset(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("dataset")
-    group.add_argument("--dataset-name", choices=("random", "sharegpt", "custom"), default="random")
+    group.add_argument(
+        "--dataset-name",
+        choices=("random", "sharegpt", "custom"),
+        default="random",
+        help="where prompts come from (default: %(default)s)",
+    )
     group.add_argument(
         "--dataset-path", metavar="FILE", help="ShareGPT's JSON, or JSONL with `prompt`"
     )
-    flags.number(group, "--num-prompts", default=flags.DEFAULT_PROMPTS)
+    flags.number(group, "--num-prompts", "how many requests", default=flags.DEFAULT_PROMPTS)
     group.add_argument("--disable-shuffle", action="store_true", help="in the order of the file")
     group.add_argument(
         "--no-oversample",
@@ -77,8 +82,8 @@ def _add_dataset(parser: argparse.ArgumentParser) -> None:
 
 def _add_lengths(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("random prompts")
-    flags.number(group, "--random-input-len", default=1024, metavar="TOKENS")
-    flags.number(group, "--random-output-len", default=128, metavar="TOKENS")
+    flags.number(group, "--random-input-len", "length of a prompt", default=1024, metavar="TOKENS")
+    flags.number(group, "--random-output-len", "length of an answer", default=128, metavar="TOKENS")
     group.add_argument(
         "--random-range-ratio",
         default="0.0",
@@ -103,7 +108,12 @@ def _add_lengths(parser: argparse.ArgumentParser) -> None:
         metavar="TOKENS",
     )
     group = parser.add_argument_group("other datasets")
-    flags.number(group, "--sharegpt-output-len", metavar="TOKENS")
+    flags.number(
+        group,
+        "--sharegpt-output-len",
+        "length of an answer; default: that of the conversation",
+        metavar="TOKENS",
+    )
     group.add_argument(
         "--custom-output-len",
         type=int,
@@ -122,7 +132,7 @@ def add_trace(parser: argparse.ArgumentParser) -> None:
         "--trace-format",
         choices=("auto", *traces.FORMATS),
         default="auto",
-        help="default: by the content",
+        help="of FILE; default: by the content",
     )
     group.add_argument(
         "--time-scale",

@@ -32,6 +32,7 @@ from penstock_lab.bench.traces import read
 from penstock_lab.route.explain import explain
 from penstock_lab.sim import PRESETS, profile
 
+GROUP = "Look inside"
 SUMMARY = "how replicas are chosen: replay, explain, lint"
 COLUMNS = (
     "TTFT mean ms",
@@ -60,9 +61,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--profile",
         action="append",
         metavar="NAME|FILE",
-        help=f"{', '.join(POLICIES)}, or a YAML or JSON file; repeatable (default: all of these)",
+        help=f"rules to compare: {', '.join(POLICIES)}, or a YAML or JSON file; repeatable "
+        "(default: all of these)",
     )
-    own.add_argument("--replicas", type=int, default=8, metavar="N", help="default: %(default)s")
+    own.add_argument(
+        "--replicas",
+        type=int,
+        default=8,
+        metavar="N",
+        help="how many there are (default: %(default)s)",
+    )
     own.add_argument(
         "--engine",
         default="h100",
@@ -91,7 +99,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="that share the requests and tell one another nothing (default: 1)",
     )
-    own.add_argument("--seed", type=int, default=1, metavar="N")
+    own.add_argument(
+        "--seed",
+        type=int,
+        default=1,
+        metavar="N",
+        help="of made-up workloads and of ties (default: %(default)s)",
+    )
     own.add_argument("--output", type=Path, metavar="FILE", help="the numbers, as JSON")
     own.set_defaults(command=_replay)
     _explain_arguments(acts.add_parser("explain", help="why a gateway chooses which replica"))
@@ -105,7 +119,10 @@ def _explain_arguments(own: argparse.ArgumentParser) -> None:
     )
     own.add_argument("request", type=Path, metavar="FILE", help="body of the request, JSON")
     own.add_argument(
-        "--gateway", default="http://127.0.0.1:8080", metavar="URL", help="default: %(default)s"
+        "--gateway",
+        default="http://127.0.0.1:8080",
+        metavar="URL",
+        help="the one to ask (default: %(default)s)",
     )
     own.add_argument(
         "--header",
@@ -114,7 +131,11 @@ def _explain_arguments(own: argparse.ArgumentParser) -> None:
         metavar="NAME:VALUE",
         help="such as x-session-id:a or x-gateway-inference-objective:batch; repeatable",
     )
-    own.add_argument("--api-key", metavar="KEY", help="default: the environment's PENSTOCK_API_KEY")
+    own.add_argument(
+        "--api-key",
+        metavar="KEY",
+        help="key that the gateway wants; default: the environment's PENSTOCK_API_KEY",
+    )
     own.add_argument("--json", action="store_true", help="print the gateway's answer as it is")
     own.set_defaults(command=explain)
 

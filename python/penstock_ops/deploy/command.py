@@ -28,7 +28,8 @@ from penstock_ops.deploy.settings import (
 )
 from penstock_ops.deploy.tiers import tiers_of
 
-SUMMARY = "a plan as manifests, a unit or a batch script; lint"
+GROUP = "Deploy"
+SUMMARY = "files for Kubernetes, Helm, Compose, systemd or Slurm from a plan; apply, check"
 REFERENCE = re.compile(r"(?!.*://)\S+")
 """A container image's reference. Only spaces and a URL scheme are rejected here; the registry
 validates the rest.
@@ -83,8 +84,10 @@ def _helm(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_objects(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("plan", type=Path, metavar="PLAN")
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR")
+    parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.yaml of `penstock plan -o`")
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="DIR", help="where the files go"
+    )
     parser.add_argument("--image", required=True, help="of the engine, best with its digest")
     parser.add_argument("--name", help="of the objects; default: from the model's")
     model = parser.add_argument_group("model", "one of them")
@@ -107,7 +110,13 @@ def _add_objects(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--api-key-secret", default="", metavar="SECRET", help="with key api-key")
     parser.add_argument("--interface", default="eth0", help="of pods; default: %(default)s")
     parser.add_argument("--rdma-devices", default="", help="such as mlx5_0,mlx5_1")
-    parser.add_argument("--node-selector", action="append", default=[], metavar="LABEL=VALUE")
+    parser.add_argument(
+        "--node-selector",
+        action="append",
+        default=[],
+        metavar="LABEL=VALUE",
+        help="label that nodes must have; repeatable",
+    )
     parser.add_argument("--pod-monitor", action="store_true", help="for the Prometheus operator")
     parser.add_argument("--kustomize", action="store_true", help="and a kustomization.yaml")
     _add_cluster(parser)
@@ -171,8 +180,10 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
 
 def _compose(parser: argparse.ArgumentParser) -> None:
     parser.description = "Write a Compose file: a service for each replica, on one host."
-    parser.add_argument("plan", type=Path, metavar="PLAN")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: print it")
+    parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.yaml of `penstock plan -o`")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="where it goes; default: print it"
+    )
     parser.add_argument("--image", required=True, help="of the engine, best with its digest")
     parser.add_argument("--name", help="of the services; default: from the model's")
     parser.add_argument("--host-path", required=True, metavar="DIR", help="has the weights")
@@ -189,10 +200,12 @@ def _compose(parser: argparse.ArgumentParser) -> None:
 def _host(
     parser: argparse.ArgumentParser, command: Callable[[argparse.Namespace], int]
 ) -> argparse.ArgumentParser:
-    parser.add_argument("plan", type=Path, metavar="PLAN")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: print it")
+    parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.yaml of `penstock plan -o`")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="where it goes; default: print it"
+    )
     parser.add_argument("--model-path", required=True, metavar="PATH", help="the same on all hosts")
-    parser.add_argument("--name", help="default: from the model's")
+    parser.add_argument("--name", help="of the service; default: from the model's")
     _add_tiers(parser)
     parser.set_defaults(command=command)
     return parser

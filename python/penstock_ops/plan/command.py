@@ -20,7 +20,8 @@ from penstock_ops.plan.subject import Subject, read_subject
 from penstock_ops.plan.tables import concurrency_table, fit_table, memory_table
 from penstock_ops.plan.weights import BYTES, KV_BYTES, as_packed
 
-SUMMARY = "what a model needs on some hardware, before it is served"
+GROUP = "Size"
+SUMMARY = "estimate memory, devices and latency of a model on given hardware"
 DESCRIPTION = (
     "Size a model before it is served, from config.json, a Hugging Face directory or a GGUF file "
     "alone: what fits on some hardware, where the memory goes, and with --rate the fewest devices "
@@ -37,26 +38,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--on",
         default=HERE,
         metavar="TYPE[:N][@PRICE],...",
-        help=f"default: {HERE}; one of {known}. Of several with a price of an hour of a device, or "
-        "of a node, --rate takes the one that holds for the least",
+        help=f"hardware; default: {HERE}; one of {known}. Of several with a price of an hour of a "
+        "device, or of a node, --rate takes the one that holds for the least",
     )
-    parser.add_argument("--table", choices=("fit", "memory", "concurrency"))
+    parser.add_argument(
+        "--table",
+        choices=("fit", "memory", "concurrency"),
+        help="print this table (default: memory; with a goal, the plan)",
+    )
     parser.add_argument(
         "--explain",
         action="store_true",
         help="print each number with its arithmetic, with --rate that of a step, too",
     )
     parser.add_argument(
-        "--engine", choices=tuple(ENGINES), help="default: penstock here, vllm elsewhere"
+        "--engine",
+        choices=tuple(ENGINES),
+        help="whose rules count; default: penstock here, vllm elsewhere",
     )
-    parser.add_argument("--weights", choices=tuple(BYTES), help="default: as stored")
+    parser.add_argument(
+        "--weights", choices=tuple(BYTES), help="type of the weights; default: as stored"
+    )
     parser.add_argument(
         "--kv-cache-dtype",
         choices=tuple(KV_BYTES),
-        help="default: bf16; with vllm what the checkpoint asks for, as it takes it, too",
+        help="type of keys and values; default: bf16; with vllm what the checkpoint asks for, as "
+        "it takes it, too",
     )
-    parser.add_argument("-tp", "--tensor-parallel-size", type=int, metavar="N")
-    parser.add_argument("-pp", "--pipeline-parallel-size", type=int, metavar="N")
+    parser.add_argument(
+        "-tp",
+        "--tensor-parallel-size",
+        type=int,
+        metavar="N",
+        help="ranks that share the work of each layer",
+    )
+    parser.add_argument(
+        "-pp", "--pipeline-parallel-size", type=int, metavar="N", help="stages of layers"
+    )
     parser.add_argument("--expert-parallel", action="store_true", help="whole experts on a rank")
     parser.add_argument(
         "--attention-by-requests",
@@ -70,8 +88,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="longest sequence that is served; default: the model's own length, or with a goal the "
         "most that the chosen memory holds up to it",
     )
-    parser.add_argument("--max-num-batched-tokens", type=int, metavar="TOKENS")
-    parser.add_argument("--max-num-seqs", type=int, metavar="N")
+    parser.add_argument(
+        "--max-num-batched-tokens", type=int, metavar="TOKENS", help="tokens computed in one step"
+    )
+    parser.add_argument("--max-num-seqs", type=int, metavar="N", help="sequences computed together")
     parser.add_argument(
         "--memory-fraction",
         type=float,

@@ -75,8 +75,16 @@ def add_goal(parser: argparse.ArgumentParser) -> None:
         "ram without a rate moves at the PCIe of the devices",
     )
     add_rates(group)
-    group.add_argument("--requests", type=int, default=REQUESTS, metavar="N")
-    group.add_argument("--seed", type=int, default=0)
+    group.add_argument(
+        "--requests",
+        type=int,
+        default=REQUESTS,
+        metavar="N",
+        help="that are simulated (default: %(default)s)",
+    )
+    group.add_argument(
+        "--seed", type=int, default=0, help="of arrivals and lengths (default: %(default)s)"
+    )
     group.add_argument("-o", "--output", type=Path, metavar="FILE", help="plan.yaml")
 
 

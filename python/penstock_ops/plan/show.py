@@ -27,6 +27,7 @@ from penstock.model.spec import (
 )
 from penstock_ops.plan.subject import Subject, read_subject
 
+GROUP = "Look inside"
 SUMMARY = "look at a model without loading it: show"
 MOST_RANGES = 4
 KV_BYTES = {"bfloat16": 2, "float32": 4}
@@ -41,12 +42,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "hold. Nothing but config.json is needed, or the header of a GGUF file."
     )
     show.add_argument("model", metavar="MODEL", help="as for serve, or a config.json")
-    show.add_argument("--tensor-parallel-size", "-tp", type=int, default=1, metavar="N")
-    show.add_argument("--pipeline-parallel-size", "-pp", type=int, default=1, metavar="N")
+    show.add_argument(
+        "--tensor-parallel-size",
+        "-tp",
+        type=int,
+        default=1,
+        metavar="N",
+        help="ranks that share the work of each layer (default: 1)",
+    )
+    show.add_argument(
+        "--pipeline-parallel-size",
+        "-pp",
+        type=int,
+        default=1,
+        metavar="N",
+        help="stages of layers (default: 1)",
+    )
     show.add_argument(
         "--enable-expert-parallel", action="store_true", help="ranks have whole experts"
     )
-    show.add_argument("--kv-cache-dtype", choices=tuple(KV_BYTES), default="bfloat16")
+    show.add_argument(
+        "--kv-cache-dtype",
+        choices=tuple(KV_BYTES),
+        default="bfloat16",
+        help="type of keys and values (default: %(default)s)",
+    )
     show.add_argument("--json", action="store_true", help="print the report as JSON")
     show.set_defaults(command=_show)
 

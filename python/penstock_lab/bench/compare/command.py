@@ -77,7 +77,11 @@ def _add_servers(group: argparse._ArgumentGroup) -> None:
         "--baseline", metavar="NAME", help="server that ratios refer to; default: the first"
     )
     group.add_argument(
-        "--recipes", type=Path, default=RECIPES, metavar="DIR", help="default: %(default)s"
+        "--recipes",
+        type=Path,
+        default=RECIPES,
+        metavar="DIR",
+        help="files that say how servers start; default: %(default)s",
     )
     group.add_argument(
         "--peers", type=Path, default=PEERS, metavar="DIR", help="{peers}; default: %(default)s"
@@ -110,7 +114,9 @@ def _add_loads(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--only", type=_names, default=[], metavar="NAME,...", help="only these workloads"
     )
-    group.add_argument("--repeats", type=integer(1), default=3, help="default: %(default)s")
+    group.add_argument(
+        "--repeats", type=integer(1), default=3, help="runs of each workload; default: %(default)s"
+    )
     group.add_argument(
         "--order",
         choices=("interleaved", "sequential"),
@@ -138,7 +144,10 @@ def _add_requests(group: argparse._ArgumentGroup) -> None:
         "default: each server's own",
     )
     group.add_argument(
-        "--backend", choices=tuple(ENDPOINTS), default="openai", help="default: %(default)s"
+        "--backend",
+        choices=tuple(ENDPOINTS),
+        default="openai",
+        help="API of the requests; default: %(default)s",
     )
     group.add_argument(
         "--header",
@@ -198,7 +207,9 @@ def _add_machine(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_output(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--title", default="Comparison")
+    group.add_argument(
+        "--title", default="Comparison", help="heading of the report; default: %(default)s"
+    )
     group.add_argument(
         "--result-dir",
         type=Path,

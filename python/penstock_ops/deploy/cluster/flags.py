@@ -72,8 +72,15 @@ def add_commands(targets: Any) -> None:
 def _command(targets: Any, name: str, help_text: str, run: object) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = targets.add_parser(name, help=help_text)
     parser.add_argument("directory", type=Path, metavar="DIR", help="of manifests, or a file")
-    parser.add_argument("-n", "--namespace", default="", help="default: of the context")
-    parser.add_argument("--kubeconfig", type=Path, metavar="FILE", help="default: as kubectl")
+    parser.add_argument(
+        "-n", "--namespace", default="", help="of the objects; default: of the context"
+    )
+    parser.add_argument(
+        "--kubeconfig",
+        type=Path,
+        metavar="FILE",
+        help="how to reach the cluster; default: as kubectl",
+    )
     parser.add_argument("--context", default="", help="of the kubeconfig; default: its current one")
     parser.set_defaults(command=run)
     return parser
