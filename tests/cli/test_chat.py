@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import select
-import signal
 import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +11,9 @@ import pytest
 
 pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
 
-from penstock.cli.chat import StartUp, printable
+from penstock.cli.chat.command import StartUp
+from penstock.cli.chat.markdown import printable
+from tests.cli.chat_terminal import Terminal, command, environment
 from tests.e2e.server import HANG, eventually, metric
 from tests.e2e.sim import Sim
 
@@ -28,15 +24,6 @@ pytestmark = pytest.mark.server
 def sim() -> Iterator[Sim]:
     with Sim("--profile", "fast", "--answer-tokens", "8:0") as started:
         yield started
-
-
-def environment(home: Path) -> dict[str, str]:
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK_")}
-    return {**clean, "PENSTOCK_CACHE": str(home), "TERM": "dumb"}
-
-
-def command(*words: str) -> list[str]:
-    return [sys.executable, "-m", "penstock", "chat", *words]
 
 
 def piped(home: Path, text: str, *words: str) -> subprocess.CompletedProcess[str]:
@@ -119,67 +106,19 @@ def test_a_model_that_is_not_there(tmp_path: Path) -> None:
     assert "none.gguf: no such file" in line
 
 
-class Terminal:
-    """The command at a pseudo-terminal."""
-
-    def __init__(self, home: Path, *words: str) -> None:
-        self.pid, self._descriptor = pty.fork()
-        if self.pid == 0:
-            os.execve(sys.executable, command(*words), environment(home))
-        self.text = ""
-
-    def until(self, mark: str) -> str:
-        """What was written up to `mark`, from where the last call ended."""
-        deadline = time.monotonic() + HANG
-        while mark not in self.text:
-            assert time.monotonic() < deadline, self.text
-            ready, _, _ = select.select([self._descriptor], [], [], 0.1)
-            if ready:
-                self.text += os.read(self._descriptor, 4096).decode(errors="replace")
-        seen, _, self.text = self.text.partition(mark)
-        return seen.replace("\r", "")
-
-    def type(self, keys: str) -> None:
-        os.write(self._descriptor, keys.encode())
-
-    def interrupt(self) -> None:
-        """Press Ctrl-C at a prompt, again every 2 s, until there is the next prompt. CPython's
-        input() misses a signal just before its select(), as after a key.
-        """
-        pressed, deadline = 0.0, time.monotonic() + HANG
-        while "> " not in self.text:
-            now = time.monotonic()
-            assert now < deadline, self.text
-            if now >= pressed + 2.0:
-                pressed = now
-                self.type("\x03")
-            if select.select([self._descriptor], [], [], 0.1)[0]:
-                self.text += os.read(self._descriptor, 4096).decode(errors="replace")
-        self.until("> ")
-
-    def end(self) -> int:
-        deadline = time.monotonic() + HANG
-        while time.monotonic() < deadline:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                os.close(self._descriptor)
-                return os.waitstatus_to_exitcode(status)
-            time.sleep(0.01)
-        os.kill(self.pid, signal.SIGKILL)
-        raise AssertionError(self.text)
-
-
 def test_a_conversation_at_a_terminal(sim: Sim, tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, "--url", sim.url)
     assert "sim: /help has the commands" in terminal.until("> ")
     terminal.type("hello\n")
-    answer = terminal.until("> ").split("hello\n", 1)[1]
+    answer, _, measures = terminal.until("> ").split("hello\n", 1)[1].partition("\n")
     assert len(answer.split()) == 7  # and the token that ends a text
+    assert measures.startswith("[8 tokens, ")
+    assert measures.endswith(", context 11 of 8192 tokens (0%)]\n")
     terminal.type("/nonsense\n")
     assert "error: no command /nonsense" in terminal.until("> ")
     terminal.type("half a line")
     terminal.until("half a line")
-    terminal.interrupt()
+    assert "[Ctrl-D or /exit leaves]" in terminal.interrupt()
     terminal.type("\x04")
     assert terminal.end() == 0
     kept = (tmp_path / "chat_history").read_text().splitlines()
@@ -188,7 +127,8 @@ def test_a_conversation_at_a_terminal(sim: Sim, tmp_path: Path) -> None:
     again.until("> ")
     again.type("\x1b[A\x1b[A\n")  # Twice up: the line before the last.
     again.until("\r\n")
-    assert len(again.until("> ").split()) == 7
+    assert len(again.until("\r\n").split()) == 7
+    again.until("> ")
     again.type("/exit\n")
     assert again.end() == 0
 
@@ -202,7 +142,7 @@ def test_ctrl_c_stops_an_answer_and_keeps_the_part(tmp_path: Path) -> None:
         terminal.until("hello\r\n")
         terminal.until(" ")
         terminal.type("\x03")
-        terminal.until("[stopped]\r\n> ")
+        terminal.until("[stopped; Ctrl-D or /exit leaves]\r\n> ")
         terminal.type(f"/save {file}\n/exit\n")
         assert terminal.end() == 0
         with slow.client() as client:

@@ -1,0 +1,16 @@
+"""What the user's terminal can show, and what the user wants it to, from the environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+
+def moves_cursor(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether the terminal interprets escape sequences. $TERM is missing or `dumb` where not."""
+    return environ.get("TERM", "") not in ("", "dumb")
+
+
+def has_styles(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether bold and dim text is shown: not where $NO_COLOR is set to anything."""
+    return moves_cursor(environ) and not environ.get("NO_COLOR")
