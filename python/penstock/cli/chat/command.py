@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterator
 from typing import IO, TextIO
 
@@ -35,8 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Talk with a model: one that a server at --url has, or MODEL, for which a server is "
         "started and stopped again. Without a terminal each line of the input is a question."
     )
-    parser.epilog = f"In the conversation:\n{HELP}"
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    commands = textwrap.indent(HELP, "  ", lambda line: line.startswith(("/", " ")))
+    parser.epilog = f"In the conversation:\n{commands}"
     parser.add_argument(
         "model",
         metavar="MODEL",

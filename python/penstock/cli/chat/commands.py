@@ -19,7 +19,7 @@ HELP = f"""\
 /stats                tokens, speed and use of the context
 /retry                ask the last question again
 /save [-f] FILE       write messages and settings as JSON; -f replaces a file
-/load FILE            go on with a conversation that /save wrote
+/load FILE            continue a conversation that /save wrote
 /clear, /reset        forget the conversation, keep system prompt and settings
 /help                 this list
 /exit                 leave, as Ctrl-D does; Ctrl-C stops an answer
