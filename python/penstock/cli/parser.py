@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NoReturn
 
 from penstock.cli.help import HelpFormatter
+from penstock.core import did_you_mean as did_you_mean
 
 _CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)", re.DOTALL)
 
@@ -122,9 +122,3 @@ class _HelpAll(argparse.Action):
         assert isinstance(parser, Parser)
         print(parser.format_help(everything=True), end="")
         parser.exit()
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`; did you mean X?`, or empty if no name is similar."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]}?" if close else ""

@@ -7,6 +7,7 @@ from penstock.core.errors import (
     DeviceLostError,
     InvalidValueError,
     PenstockError,
+    did_you_mean,
     shortened,
 )
 from penstock.core.facts import KvGroup, KvSpec, Loaded, Numerics, WorkerFacts
@@ -54,5 +55,6 @@ __all__ = [
     "TierKinds",
     "TierTokens",
     "WorkerFacts",
+    "did_you_mean",
     "shortened",
 ]

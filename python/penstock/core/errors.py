@@ -1,5 +1,8 @@
 """Base classes of Penstock's errors. Each message names the fault, its place and the remedy."""
 
+import difflib
+from collections.abc import Iterable
+
 
 class PenstockError(Exception):
     """An error that the user can act on. The command line prints it without a traceback."""
@@ -15,6 +18,15 @@ class InvalidValueError(PenstockError, ValueError):
     def __init__(self, field: str, value: object, expected: str) -> None:
         super().__init__(f"{field} is {value!r}, expected {expected}")
         self.field = field
+
+
+def did_you_mean(word: str, known: Iterable[str], most: int = 1) -> str:
+    """`; did you mean X?` with up to `most` known names that are similar, the most similar first,
+    whatever their case; empty if none is.
+    """
+    names = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(word.lower(), names, n=most, cutoff=0.6)
+    return f"; did you mean {' or '.join(names[each] for each in close)}?" if close else ""
 
 
 def shortened(text: str, most: int = 40) -> str:
