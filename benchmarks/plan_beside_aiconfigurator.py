@@ -27,6 +27,7 @@ from plan_fit import fitted
 from penstock_lab.bench.slo import parse_slo
 from penstock_ops.plan.arrivals import poisson
 from penstock_ops.plan.calibration import Row, read_rows, shipped
+from penstock_ops.plan.catalogue import entries
 from penstock_ops.plan.cut import Cut
 from penstock_ops.plan.engines import Load, engine
 from penstock_ops.plan.hardware import parse_target
@@ -205,8 +206,11 @@ def _recommend(choice: Choice) -> dict[str, Any]:
 
 
 def _configs() -> dict[str, dict[str, Any]]:
-    path = Path(__file__).parents[1] / "tests/plan/published.jsonl"
-    return {row["model"]: row["config"] for row in map(json.loads, path.read_text().splitlines())}
+    """The keys that sizes depend on; how weights are stored is asked for."""
+    return {
+        name: {key: value for key, value in entry.config.items() if key != "quantization_config"}
+        for name, entry in entries().items()
+    }
 
 
 def _subject(model: str, weights: str | None, configs: dict[str, dict[str, Any]]) -> Subject:

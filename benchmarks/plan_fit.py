@@ -10,7 +10,6 @@ error of these predictions is printed, and determines the error band.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,18 +27,18 @@ from penstock_ops.plan.calibration import (
     predictor,
     read_rows,
 )
-from penstock_ops.plan.shape import read_shape
+from penstock_ops.plan.catalogue import entries
+from penstock_ops.plan.shape import read_shape, text_part
 from penstock_ops.plan.speed import Constants
-
-SHAPES = Path(__file__).parents[1] / "tests/plan/published.jsonl"
 
 
 def shapes() -> dict[str, DecoderSpec]:
-    """Sizes of published models, by the last component of the model's name."""
-    rows = map(json.loads, SHAPES.read_text().splitlines())
+    """Sizes of the measured models, by the last component of the model's name."""
+    measured = {row.model for row in read_rows()}
     return {
-        row["model"].rpartition("/")[2]: read_shape(Fields(Path("config.json"), row["config"]))
-        for row in rows
+        entry.short: read_shape(Fields(Path("config.json"), text_part(entry.config)))
+        for entry in entries().values()
+        if entry.short in measured
     }
 
 

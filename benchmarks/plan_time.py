@@ -19,12 +19,12 @@ from statistics import median
 from penstock_lab.bench.slo import parse_slo
 from penstock_ops.plan.arrivals import poisson
 from penstock_ops.plan.calibration import shipped
+from penstock_ops.plan.catalogue import entries
 from penstock_ops.plan.engines import ENGINES, Load, engine
 from penstock_ops.plan.hardware import parse_target
 from penstock_ops.plan.search import Found, Goal, Question, Speed, search
 from penstock_ops.plan.subject import read_subject
 
-CONFIGS = Path(__file__).parents[1] / "tests/plan/published.jsonl"
 MODEL, ON = "deepseek-ai/DeepSeek-R1", "dell-xe9680-h100:8"
 FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
 LOADS = {
@@ -55,8 +55,7 @@ def main() -> None:
 
 
 def written(folder: Path) -> Path:
-    rows = map(json.loads, CONFIGS.read_text().splitlines())
-    config = next(row["config"] for row in rows if row["model"] == MODEL)
+    config = entries()[MODEL].config
     (folder / "config.json").write_text(json.dumps({**config, "quantization_config": FP8}))
     return folder
 

@@ -16,17 +16,22 @@ from tests.real_ranks import TINY
 COUNTS = {
     "mistralai/Mixtral-8x7B-v0.1": "num_local_experts",
     "Qwen/Qwen3-30B-A3B": "num_experts",
-    "Qwen1.5-MoE-A2.7B": "num_experts",
+    "Qwen/Qwen1.5-MoE-A2.7B": "num_experts",
     "openai/gpt-oss-20b": "num_local_experts",
-    "DeepSeek-V2-Lite": "n_routed_experts",
-    "DeepSeek-V2": "n_routed_experts",
+    "deepseek-ai/DeepSeek-V2-Lite": "n_routed_experts",
+    "deepseek-ai/DeepSeek-V2": "n_routed_experts",
     "deepseek-ai/DeepSeek-V3": "n_routed_experts",
     "moonshotai/Kimi-K2-Instruct": "n_routed_experts",
-    "GLM-4.5": "n_routed_experts",
+    "zai-org/GLM-4.5": "n_routed_experts",
     "meta-llama/Llama-4-Scout-17B-16E-Instruct": "num_local_experts",
 }
 """The key with the number of experts, by published model."""
-GROUPED = ("DeepSeek-V2", "deepseek-ai/DeepSeek-V3", "moonshotai/Kimi-K2-Instruct", "GLM-4.5")
+GROUPED = (
+    "deepseek-ai/DeepSeek-V2",
+    "deepseek-ai/DeepSeek-V3",
+    "moonshotai/Kimi-K2-Instruct",
+    "zai-org/GLM-4.5",
+)
 CHOSEN = "num_experts_per_tok"
 GGUF = (
     "deepseek2",

@@ -1,7 +1,7 @@
 """config.json of published models: the spec that each gives, or the key that is refused.
 
-`published.jsonl` has the keys of each file that a decoder depends on. Names with a publisher are
-those of whole files, as in AIConfigurator's package.
+`published.jsonl` has what is expected. The keys of each file that a decoder depends on are those of
+the planner's catalogue, or in the row where the catalogue has no such model.
 """
 
 import json
@@ -12,11 +12,25 @@ import pytest
 
 from penstock.model import ModelError
 from penstock.model.spec import DecoderSpec, Experts, LatentAttention
+from penstock_ops.plan.catalogue import entries
 from tests.model.conftest import CONFIG
 
 Row = dict[str, Any]
+
+
+def catalogued(name: str) -> Row:
+    """The files of a model in the catalogue; empty if it has no such model."""
+    entry = entries().get(name)
+    if entry is None:
+        return {}
+    beside = {"hf_quant_config": entry.quantised} if entry.quantised else {}
+    return {"config": entry.config, **beside}
+
+
 LINES = (Path(__file__).parent / "published.jsonl").read_text().splitlines()
-ROWS: dict[str, Row] = {row["model"]: row for row in map(json.loads, LINES)}
+ROWS: dict[str, Row] = {
+    row["model"]: {**catalogued(row["model"]), **row} for row in map(json.loads, LINES)
+}
 READ = [name for name, row in ROWS.items() if "spec" in row]
 REFUSED = [name for name, row in ROWS.items() if "refused" in row]
 LATENT = ("kv_rank", "plain_dim", "rope_dim", "value_dim", "query_rank")

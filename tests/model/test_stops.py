@@ -43,11 +43,11 @@ DIRECTORIES = {
     ),
     # The tokenizer ends with <eos>, a turn with <end_of_turn>.
     "gemma-2": (
-        Directory("gemma-2-2b", 1, [1, 107], (1, "<eos>"), {107: "<end_of_turn>"}),
+        Directory("google/gemma-2-2b", 1, [1, 107], (1, "<eos>"), {107: "<end_of_turn>"}),
         {1, 107},
     ),
-    "gemma-3-1b": (Directory("gemma-3-1b", [1, 106], [1, 106], (1, "<eos>")), {1, 106}),
-    "gemma-3-27b": (Directory("gemma-3-27b", [1, 106], None, (1, "<eos>")), {1, 106}),
+    "gemma-3-1b": (Directory("google/gemma-3-1b-it", [1, 106], [1, 106], (1, "<eos>")), {1, 106}),
+    "gemma-3-27b": (Directory("google/gemma-3-27b-it", [1, 106], None, (1, "<eos>")), {1, 106}),
     "llama-3.1": (
         Directory(
             "meta-llama/Meta-Llama-3.1-8B",
@@ -78,7 +78,7 @@ DIRECTORIES = {
     ),
     "glm-4.5": (
         Directory(
-            "GLM-4.5-Air",
+            "zai-org/GLM-4.5-Air",
             [151329, 151336, 151338],
             [151329, 151336, 151338],
             (151329, "<|endoftext|>"),
@@ -99,22 +99,24 @@ DIRECTORIES = {
         {1},
     ),
     "deepseek-v2": (
-        Directory("DeepSeek-V2-Lite", 100001, 100001, (100001, "<｜end▁of▁sentence｜>")),
+        Directory(
+            "deepseek-ai/DeepSeek-V2-Lite", 100001, 100001, (100001, "<｜end▁of▁sentence｜>")
+        ),
         {100001},
     ),
     "mixtral": (Directory("mistralai/Mixtral-8x7B-v0.1", 2, 2, (2, "</s>")), {2}),
     "qwen1.5-moe": (
-        Directory("Qwen1.5-MoE-A2.7B", 151643, [151645, 151643], (151645, "<|im_end|>")),
+        Directory("Qwen/Qwen1.5-MoE-A2.7B", 151643, [151645, 151643], (151645, "<|im_end|>")),
         {151643, 151645},
     ),
     "qwq": (
-        Directory("QwQ-32B", 151645, [151645, 151643], (151645, "<|im_end|>")),
+        Directory("Qwen/QwQ-32B", 151645, [151645, 151643], (151645, "<|im_end|>")),
         {151643, 151645},
     ),
     # The tokenizer ends with <|endoftext|>, a turn with <|end|>.
     "phi-3": (
         Directory(
-            "Phi-3-mini-4k",
+            "microsoft/Phi-3-mini-4k-instruct",
             32000,
             [32000, 32001, 32007],
             (32000, "<|endoftext|>"),
@@ -124,17 +126,25 @@ DIRECTORIES = {
     ),
     "phi-4": (
         Directory(
-            "Phi-4", 100265, [100257, 100265], (100265, "<|im_end|>"), {100257: "<|endoftext|>"}
+            "microsoft/phi-4",
+            100265,
+            [100257, 100265],
+            (100265, "<|im_end|>"),
+            {100257: "<|endoftext|>"},
         ),
         {100257, 100265},
     ),
     "phi-4-mini": (
         Directory(
-            "Phi-4-mini", 199999, [200020, 199999], (199999, "<|endoftext|>"), {200020: "<|end|>"}
+            "microsoft/Phi-4-mini-instruct",
+            199999,
+            [200020, 199999],
+            (199999, "<|endoftext|>"),
+            {200020: "<|end|>"},
         ),
         {199999, 200020},
     ),
-    "gpt-2": (Directory("gpt2", 50256, 50256, (50256, "<|endoftext|>")), {50256}),
+    "gpt-2": (Directory("openai-community/gpt2", 50256, 50256, (50256, "<|endoftext|>")), {50256}),
 }
 
 

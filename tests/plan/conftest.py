@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
+from penstock_ops.plan.catalogue import entries
 from penstock_ops.plan.subject import Subject, read_subject
 
-ROWS = map(json.loads, (Path(__file__).parent / "published.jsonl").open())
-CONFIGS = {row["model"]: row["config"] for row in ROWS}
+CONFIGS = {name: entry.config for name, entry in entries().items()}
 FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
 
 Model = Callable[..., Subject]

@@ -1,7 +1,7 @@
 """Shapes read from `config.json` alone, beside published numbers and the decoder's own families.
 
-`published.jsonl` has the keys that sizes depend on, of published models, and the number of
-parameters that their publishers give: all digits where the model's page adds its tensors up, else
+`published.jsonl` has the number of parameters that the publishers of models in the catalogue
+give: all digits where the model's page adds its tensors up, else
 the figure of its card. Layers for drafting tokens and image towers are in neither.
 
 Whole files were looked at once (24 November 2026): of the 89 config.json in PyPI's
@@ -26,6 +26,7 @@ from penstock.model.fields import Fields
 from penstock.model.sharding import plan_grid
 from penstock.model.sizing import active_parameters, kv_spec, matrices, parameters
 from penstock.model.spec import Attention, DecoderSpec, Experts
+from penstock_ops.plan.catalogue import entries
 from penstock_ops.plan.keys import COMPARED
 from penstock_ops.plan.shape import read_shape, text_part
 from tests.families import FAMILIES
@@ -38,7 +39,8 @@ COUNTED: dict[str, dict[str, Any]] = {
 """Decoders of transformers with their default sizes, weighed there (make_shapes.py)."""
 PAGE = Path(__file__).parents[2] / "docs/plan.md"
 PUBLISHED: dict[str, dict[str, Any]] = {
-    row["model"]: row for row in map(json.loads, (Path(__file__).parent / "published.jsonl").open())
+    row["model"]: {**row, "config": entries()[row["model"]].config}
+    for row in map(json.loads, (Path(__file__).parent / "published.jsonl").open())
 }
 ACTIVE = {
     "deepseek-ai/DeepSeek-R1": 37,
@@ -68,7 +70,7 @@ def shape(config: dict[str, Any]) -> DecoderSpec:
 
 
 def test_sixty_models_of_ten_families_are_there() -> None:
-    families = {row["config"]["model_type"] for row in PUBLISHED.values()}
+    families = {text_part(row["config"])["model_type"] for row in PUBLISHED.values()}
     assert len(PUBLISHED) >= 60
     assert len(families) >= 10
     words = " ".join(PAGE.read_text().split())
@@ -232,7 +234,7 @@ def test_windows_of_layers(model: str, windows: list[int | None]) -> None:
 
 
 def test_types_that_were_compared_with_published_sizes() -> None:
-    assert {row["config"]["model_type"] for row in PUBLISHED.values()} == COMPARED
+    assert {text_part(row["config"])["model_type"] for row in PUBLISHED.values()} == COMPARED
 
 
 def test_the_language_model_of_a_model_with_images() -> None:

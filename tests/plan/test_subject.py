@@ -56,7 +56,10 @@ def test_models_without_a_head_run(tmp_path: Path, architecture: str) -> None:
     assert not read_subject(write(tmp_path, config=config)).refused
 
 
-@pytest.mark.parametrize(("name", "numbers"), [("gpt2", 124_439_808), ("gpt2-xl", 1_557_611_200)])
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [("openai-community/gpt2", 124_439_808), ("openai-community/gpt2-xl", 1_557_611_200)],
+)
 def test_gpt2_has_its_published_parameters(tmp_path: Path, name: str, numbers: int) -> None:
     """Its keys have other names than those of `published.jsonl`."""
     assert parameters(read_subject(write(tmp_path, config=ROWS[name]["config"])).spec) == numbers

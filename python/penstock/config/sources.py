@@ -62,6 +62,13 @@ def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "penstock"
 
 
+def hub_cache(environ: Mapping[str, str] = os.environ) -> Path:
+    """Directory in which tools of the Hugging Face hub keep their downloads."""
+    caches = environ.get("XDG_CACHE_HOME") or "~/.cache"
+    home = environ.get("HF_HOME") or f"{caches}/huggingface"
+    return Path(environ.get("HF_HUB_CACHE") or f"{home}/hub").expanduser()
+
+
 def openai_api_key(environ: Mapping[str, str] = os.environ) -> str | None:
     """API key for OpenAI-compatible servers, from OPENAI_API_KEY, which all their clients read."""
     return environ.get("OPENAI_API_KEY") or None

@@ -9,7 +9,7 @@ from penstock.core import Pooler, Pooling
 from penstock.model.errors import ModelError
 from penstock.model.families import GGUF_ARCHITECTURES, HF_ARCHITECTURES
 from penstock.model.fields import Fields
-from penstock.model.files import impostor, read_object
+from penstock.model.files import impostor, read_object, read_optional_object
 from penstock.model.generation import (
     GenerationDefaults,
     TokenFacts,
@@ -136,15 +136,17 @@ def _load_directory(path: Path, served: int | None) -> ModelInfo:
     )
 
 
-def map_hf(config: Fields) -> tuple[str, Stored]:
+def map_hf(config: Fields, modelopt: dict[str, object] | None = None) -> tuple[str, Stored]:
     """Architecture, spec and recipes of a config.json and the files beside it. If there are no
-    weights, tensor names of published files are assumed.
+    weights, tensor names of published files are assumed. `modelopt` is the content of the file
+    MODELOPT, where that was read already.
     """
     quantised = config.file.with_name(MODELOPT)
-    if quantised.is_file():
-        beside = Fields(quantised, read_object(quantised)).within("quantization")
-        if beside is not None and beside.get("quant_algo") is not None:
-            raise beside.refuse("quant_algo", "weights that config.json describes")
+    if modelopt is None:
+        modelopt = read_optional_object(quantised)
+    beside = Fields(quantised, modelopt).within("quantization")
+    if beside is not None and beside.get("quant_algo") is not None:
+        raise beside.refuse("quant_algo", "weights that config.json describes")
     architecture = _hf_architecture(config)
     spec, weights = HF_ARCHITECTURES[BASES.get(architecture, architecture)](config)
     return architecture, as_stored(config, architecture, spec, weights)

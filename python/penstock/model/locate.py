@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.config import cache_directory
-from penstock.core import PenstockError
+from penstock.config import cache_directory, hub_cache
+from penstock.core import PenstockError, shortened
 from penstock.model.generation import GenerationDefaults
 
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+REVISION = re.compile(r"[0-9a-f]{6,64}")
 HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "tiktoken.model"]
 HUB_COPIES = ["original/*", "metal/*"]
 """Patterns of files that are not downloaded: copies of the weights that some repositories have for
@@ -64,14 +66,30 @@ def locate(model: str, revision: str | None = None) -> Located:
             raise PenstockError(f"{model} is not at {packaged.path}: run `penstock pull {model}`")
         return Located(packaged.path, model, packaged.sampling)
     path = Path(model)
-    if path.exists():
+    # Unlike Path.exists, this is false for names that are too long for a file system.
+    if os.path.exists(path):
         return Located(path, path.stem if path.is_file() else path.resolve().name)
     if HUB_NAME.fullmatch(model):
         return Located(from_hub(model, revision), model)
     raise PenstockError(
-        f"{model}: no such file or directory, and no alias (there is {', '.join(ALIASES)}) "
-        "or org/name either"
+        f"{shortened(model, 200)}: no such file or directory, and no alias "
+        f"(there is {', '.join(ALIASES)}) or org/name either"
     )
+
+
+def hub_copy(model: str) -> Path | None:
+    """The directory of `org/name` in the hub's cache on this machine, at the revision that was
+    downloaded last; None if its config.json is not there. Downloads nothing.
+    """
+    if not HUB_NAME.fullmatch(model):
+        return None
+    repository = hub_cache() / f"models--{model.replace('/', '--')}"
+    try:
+        revision = (repository / "refs" / "main").read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    found = repository / "snapshots" / revision
+    return found if REVISION.fullmatch(revision) and (found / "config.json").is_file() else None
 
 
 def from_hub(model: str, revision: str | None = None) -> Path:

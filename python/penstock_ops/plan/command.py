@@ -11,9 +11,10 @@ from penstock.core import InvalidValueError, PenstockError
 from penstock.model.sizing import active_parameters, parameters, whole
 from penstock_ops.plan.cut import Cut
 from penstock_ops.plan.engines import ENGINES, Engine, Load, engine
-from penstock_ops.plan.hardware import HERE, Target, names, parse_targets
+from penstock_ops.plan.hardware import HERE, Target, parse_targets
 from penstock_ops.plan.here import here
 from penstock_ops.plan.lines import human
+from penstock_ops.plan.lists import ListAction, hardware_lines, model_lines
 from penstock_ops.plan.memory import Memory, plan_memory
 from penstock_ops.plan.planning import add_goal, run_goal
 from penstock_ops.plan.subject import Subject, read_subject
@@ -23,23 +24,39 @@ from penstock_ops.plan.weights import BYTES, KV_BYTES, as_packed
 GROUP = "Size"
 SUMMARY = "estimate memory, devices and latency of a model on given hardware"
 DESCRIPTION = (
-    "Size a model before it is served, from config.json, a Hugging Face directory or a GGUF file "
-    "alone: what fits on some hardware, where the memory goes, and with --rate the fewest devices "
-    "whose latencies hold."
+    "Size a model before it is served, from config.json, a Hugging Face directory, a GGUF file "
+    "or a name of the catalogue alone: what fits on some hardware, where the memory goes, and with "
+    "--rate the fewest devices whose latencies hold."
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(command=run)
     parser.description = DESCRIPTION
-    known = ", ".join([HERE, *names("accelerators"), *names("nodes")])
-    parser.add_argument("model", metavar="MODEL", help="a path, or an alias (smollm2)")
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="a path, an alias (smollm2), or a name of --list-models, such as DeepSeek-R1",
+    )
+    parser.add_argument(
+        "--list-models",
+        action=ListAction,
+        lines=model_lines,
+        help="print the models that are known by name, with their sizes, and end",
+    )
+    parser.add_argument(
+        "--list-hardware",
+        action=ListAction,
+        lines=hardware_lines,
+        help="print the accelerators and nodes that --on names, and end",
+    )
     parser.add_argument(
         "--on",
         default=HERE,
         metavar="TYPE[:N][@PRICE],...",
-        help=f"hardware; default: {HERE}; one of {known}. Of several with a price of an hour of a "
-        "device, or of a node, --rate takes the one that holds for the least",
+        help=f"hardware; default: {HERE}; a name of --list-hardware, or the beginning of one "
+        "(h100:8). Of several with a price of an hour of a device, or of a node, --rate takes the "
+        "one that holds for the least",
     )
     parser.add_argument(
         "--table",
@@ -159,7 +176,10 @@ def _place(target: Target, rules: Engine) -> list[str]:
     device, node = target.accelerator, target.node
     where = f"{target.count // node.count} x {node.title}, " if node else ""
     where += f"{target.count} x {device.title}, {human(device.memory)}, cuts of {rules.name}"
-    return [where] if device.verified else [where, f"unverified: {device.source}"]
+    lines = [where] if device.verified else [where, f"unverified: {device.source}"]
+    if target.word not in ("", target.name):
+        lines.insert(0, f"note: {target.word} is {target.name}")
+    return lines
 
 
 def _plan(

@@ -8,22 +8,25 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
+from penstock.core import InvalidValueError, PenstockError
 from penstock.model.errors import ModelError
 from penstock.model.families import HF_ARCHITECTURES
 from penstock.model.fields import Fields
 from penstock.model.files import read_object, read_optional_object
 from penstock.model.gguf import TensorRow, native_reader
 from penstock.model.headless import BASES
-from penstock.model.load import CONFIG, load_model, map_hf
-from penstock.model.locate import locate
+from penstock.model.load import CONFIG, MODELOPT, load_model, map_hf
+from penstock.model.locate import ALIASES, hub_copy, locate
 from penstock.model.sizing import Matrix, Part
 from penstock.model.spec import DecoderSpec, Layer
+from penstock_ops.plan.catalogue import Entry, find, hint
 from penstock_ops.plan.keys import COMPARED
 from penstock_ops.plan.quantised import kv_type
 from penstock_ops.plan.shape import read_shape, text_part
@@ -76,41 +79,93 @@ class Subject:
 
 
 def read_subject(name: str, weights: str | None = None) -> Subject:
-    """The model at a path or behind an alias. `weights` is the number type that the user requests
-    for weights.
+    """The model at a path, behind an alias, in the hub's cache on this machine, or in the
+    catalogue, whichever of them is first. `weights` is the number type that the user requests for
+    weights.
 
     Raises PenstockError if it is not a model, and for shapes that cannot be sized.
     """
-    path = Path(name)
-    path = path if path.exists() else locate(name).path
+    if not name.strip():
+        raise InvalidValueError("MODEL", name, "a path, an alias, or a name of the catalogue")
+    if not os.path.exists(name) and name not in ALIASES:
+        entry = find(name)
+        full = entry.name if entry else name
+        if (copy := hub_copy(full)) is not None:
+            return _of_hub(full, copy, weights)
+        if entry is not None:
+            return of_catalogue(entry, weights)
+    path = Path(name) if os.path.exists(name) else _located(name)
     if path.is_file() and path.suffix != ".json":
         return _read_gguf(name, path)
     return _read_config(path if path.is_file() else path / CONFIG, weights)
 
 
+def of_catalogue(entry: Entry, weights: str | None = None) -> Subject:
+    """The model of an entry of the catalogue. Raises PenstockError as read_subject does."""
+    # No path: nothing on this machine is read beside an entry.
+    file = Path(f"catalogue:{entry.name}") / CONFIG
+    read = _subject(file, dict(entry.config), dict(entry.quantised), weights)
+    note = (
+        f"shape of {entry.name} from the catalogue (source: {entry.source}, {entry.date}; "
+        "revision not recorded); a path to a config.json is read instead"
+    )
+    digest = hashlib.sha256(json.dumps(entry.config, sort_keys=True).encode()).hexdigest()
+    return replace(read, name=entry.short, digest=digest, notes=(note, *read.notes))
+
+
+def _of_hub(name: str, directory: Path, weights: str | None) -> Subject:
+    read = _read_config(directory / CONFIG, weights)
+    note = f"config.json of {name} from the hub's cache, revision {directory.name}"
+    return replace(read, name=name.rpartition("/")[2], notes=(note, *read.notes))
+
+
+def _located(name: str) -> Path:
+    try:
+        return locate(name).path
+    except PenstockError as error:
+        text = f"{error}, nor is it in `penstock plan --list-models`{hint(name)}"
+        raise PenstockError(text) from error
+
+
 def _read_config(file: Path, weights: str | None) -> Subject:
     if not file.is_file():
         raise ModelError(file.parent, f"the directory has no {CONFIG}")
-    raw = read_object(file)
-    values = text_part(raw)
-    config = Fields(file, values)
-    spec, refused = _spec(file, raw, config)
-    quantised = read_optional_object(file.with_name("hf_quant_config.json"))
-    kept = {key: raw[key] for key in ("quantization_config",) if key in raw}
-    return Subject(
-        name=file.resolve().parent.name if file.name == CONFIG else file.stem,
+    read = _subject(
+        file, read_object(file), read_optional_object(file.with_name(MODELOPT)), weights
+    )
+    return replace(
+        read,
         digest=hashlib.sha256(file.read_bytes()).hexdigest(),
-        spec=spec,
-        weights=uniform(weights) if weights else stored({**values, **kept}, quantised, spec),
-        kv=kv_type(settings({**values, **kept}, quantised)),
         file_bytes=_safetensors_bytes(file.parent),
-        refused=refused,
-        notes=(*_notes(raw, config), *(_by_keys(config) if refused else ())),
         path=file.parent if any(file.parent.glob("*.safetensors")) else None,
     )
 
 
-def _spec(file: Path, raw: Mapping[str, object], config: Fields) -> tuple[DecoderSpec, str]:
+def _subject(
+    file: Path, raw: dict[str, object], quantised: dict[str, object], weights: str | None
+) -> Subject:
+    """The model of a config.json with the content `raw`. `file` is where errors say that it is,
+    `quantised` the content of the file MODELOPT beside it.
+    """
+    values = text_part(raw)
+    config = Fields(file, values)
+    spec, refused = _spec(file, raw, config, quantised)
+    kept = {key: raw[key] for key in ("quantization_config",) if key in raw}
+    return Subject(
+        name=file.resolve().parent.name if file.name == CONFIG else file.stem,
+        digest="",
+        spec=spec,
+        weights=uniform(weights) if weights else stored({**values, **kept}, quantised, spec),
+        kv=kv_type(settings({**values, **kept}, quantised)),
+        file_bytes=None,
+        refused=refused,
+        notes=(*_notes(raw, config), *(_by_keys(config) if refused else ())),
+    )
+
+
+def _spec(
+    file: Path, raw: Mapping[str, object], config: Fields, quantised: dict[str, object]
+) -> tuple[DecoderSpec, str]:
     """The model's DecoderSpec, and text why no backend can run it. Without a model family that
     supports it, the spec has only sizes.
     """
@@ -119,7 +174,7 @@ def _spec(file: Path, raw: Mapping[str, object], config: Fields) -> tuple[Decode
     if BASES.get(name, name) not in HF_ARCHITECTURES:
         return _shared(read_shape(config)), f"no backend runs {name or 'this architecture'} yet"
     try:
-        _, (spec, *_) = map_hf(Fields(file, raw))
+        _, (spec, *_) = map_hf(Fields(file, raw), quantised)
         return _shared(spec), ""
     except ModelError as error:
         return _shared(read_shape(config)), f"no backend runs it yet: {error}"

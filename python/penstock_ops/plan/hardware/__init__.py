@@ -10,13 +10,15 @@ from typing import Any
 
 import yaml
 
-from penstock.core import InvalidValueError, PenstockError
+from penstock.core import InvalidValueError, PenstockError, did_you_mean, shortened
 
 ROOT = Path(__file__).parent
 GIB = 2**30
 OWN_SHARE = 0.01
 """Share of an accelerator's memory that the driver and a context take before an engine starts."""
 HERE = "here"
+SXM = "-sxm-"
+"""Part of the names of accelerators on boards of eight, which a name without a form means."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +97,16 @@ class Target:
     count: int
     node: Node | None = None
     on: str = HERE
-    """The text of `--on`, without the price."""
+    """The text of `--on`, with the whole name and without the price."""
     price: float | None = None
     """Price per hour of one device, or of one node; in any currency. None if unknown."""
+    word: str = ""
+    """The accelerator or node as it was typed."""
+
+    @property
+    def name(self) -> str:
+        """Name of the node, or of the accelerator."""
+        return self.node.name if self.node else self.accelerator.name
 
     @property
     def per_node(self) -> int:
@@ -171,6 +180,28 @@ def names(kind: str) -> list[str]:
     return sorted(path.stem for path in (ROOT / kind).glob("*.yaml"))
 
 
+def full_name(word: str) -> str:
+    """The accelerator or node with this name in any case, or the only one whose name goes on from
+    it with a hyphen, of several the only SXM form (`h100` is `h100-sxm-80gb`). An L40 is no L40S:
+    other beginnings are an InvalidValueError with the names that begin so.
+    """
+    known = [*names("accelerators"), *names("nodes")]
+    lowered = word.lower()
+    if lowered in known:
+        return lowered
+    forms = [name for name in known if name.startswith(f"{lowered}-")]
+    usual = [name for name in forms if SXM in name] if len(forms) > 1 else forms
+    if len(usual) == 1:
+        return usual[0]
+    begun = [name for name in known if word and name.startswith(lowered)]
+    if begun:
+        raise InvalidValueError("--on", word, f"a name, of those that begin so {', '.join(begun)}")
+    heads = {"-".join(parts[:i]) for parts in (n.split("-") for n in known) for i in (1, 2)}
+    hint = did_you_mean(word, [*known, *sorted(heads)])
+    expected = f"one of {', '.join([HERE, *known])}{hint}"
+    raise InvalidValueError("--on", shortened(word, 80), expected)
+
+
 def parse_targets(text: str) -> list[Target]:
     """The targets in the comma-separated list of `--on`. With several, each needs a price, because
     the cheapest is chosen.
@@ -184,14 +215,16 @@ def parse_targets(text: str) -> list[Target]:
 def parse_target(text: str) -> Target:
     """The target in a text `ACCELERATOR[:COUNT][@PRICE]` or `NODE[:NODES][@PRICE]`."""
     on, _, price = text.partition("@")
-    name, _, number = on.partition(":")
+    word, _, number = on.partition(":")
     if number and not (number.isdecimal() and int(number)):
         raise InvalidValueError("--on", text, "TYPE or TYPE:N, N at least 1")
+    name = full_name(word)
+    on = f"{name}{on.removeprefix(word)}"
     count, paid = int(number) if number else 1, _price(text, price)
     if name in names("nodes"):
         found = node(name)
-        return Target(found.devices(), count * found.count, found, on, paid)
-    return Target(accelerator(name), count, None, on, paid)
+        return Target(found.devices(), count * found.count, found, on, paid, word)
+    return Target(accelerator(name), count, None, on, paid, word)
 
 
 def _price(text: str, price: str) -> float | None:
@@ -209,8 +242,7 @@ def _price(text: str, price: str) -> float | None:
 def _row(kind: str, name: str) -> Mapping[str, Any]:
     path = ROOT / kind / f"{name}.yaml"
     if name not in names(kind):
-        known = ", ".join([HERE, *names("accelerators"), *names("nodes")])
-        raise InvalidValueError("--on", name, f"one of {known}")
+        raise InvalidValueError("--on", name, f"one of {', '.join(names(kind))}")
     row = yaml.safe_load(path.read_text(encoding="utf-8"))
     if not isinstance(row, dict):
         raise PenstockError(f"{path.name}: not a mapping")
