@@ -194,12 +194,13 @@ fn harmony() {
         &["f#({})", "c:It rains."],
     );
     // Cut off inside a header, which is no text of a message.
-    for header in ["<|start|>assistant", "<|start|>assistant<|channel|>fin"] {
-        check_calls(
-            "openai",
-            &format!("<|channel|>analysis<|message|>So.<|end|>{header}"),
-            &["r:So."],
-        );
+    for (message, events) in [
+        ("", &[][..]),
+        ("<|channel|>analysis<|message|>So.<|end|>", &["r:So."]),
+    ] {
+        for header in ["<|start|>assistant", "<|channel|>final"] {
+            check_calls("openai", &format!("{message}{header}"), events);
+        }
     }
 }
 

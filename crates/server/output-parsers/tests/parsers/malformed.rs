@@ -35,7 +35,6 @@ fn what_only_looks_like_a_call() {
             "<｜tool▁call▁begin｜>two words<｜tool▁sep｜>{}",
         ),
         ("glm45", "<tool_call>two words</tool_call>"),
-        ("openai", "<|channel|>final"),
     ] {
         check_calls(format, text, &[&format!("c:{text}")]);
     }
