@@ -410,7 +410,19 @@ def test_what_a_deployment_needs_is_said(
     printed = capsys.readouterr().out
     assert "kubectl create secret generic deepseek-r1-cluster" in printed
     assert "IPC_LOCK" in printed
-    assert "these pods cannot run: no backend runs" in printed
+    assert "--device cuda is measured on one H100" in printed
+
+
+def test_a_model_that_no_backend_runs_is_said(
+    plan: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = yaml.safe_load(plan("penstock-two-nodes").read_text())
+    document["model"]["runs"] = "no backend runs NewForCausalLM yet"
+    path = tmp_path / "new.yaml"
+    path.write_text(yaml.safe_dump(document))
+    words = ["--image", "i", "-o", str(tmp_path / "m"), "--claim", "c"]
+    assert main(["deploy", "k8s", str(path), *words]) == 0
+    assert "these pods cannot run: no backend runs NewForCausalLM" in capsys.readouterr().out
 
 
 def test_a_pull_leaves_out_copies_for_other_programs(written: Written, tmp_path: Path) -> None:
