@@ -42,7 +42,8 @@ def nothing_left() -> Iterator[list[int]]:
     pids: list[int] = []
     yield pids
     eventually(lambda: not any(map(is_alive, pids)), "the end of all processes")
-    assert memory_files() <= before
+    # Other suites' ranks unlink theirs at once, too.
+    eventually(lambda: memory_files() <= before, "the end of the shared memory")
 
 
 @contextmanager
