@@ -228,7 +228,7 @@ check-rust:
 	[ -z "$$slow" ] || cargo test --release --locked --quiet --lib $$slow
 
 check-python:
-	@$(BIN)/python -m pytest -q -m '$(QUICK)' --hypothesis-profile=quick $(filter-out tests/e2e/% tests/clients/%,$(call AFFECTED,python))
+	@$(BIN)/python -m pytest -q -m '$(QUICK)' --hypothesis-profile=quick $(filter-out tests/e2e/% tests/clients/% tests/backends/torch/%,$(call AFFECTED,python))
 
 lint: lint-rust lint-python ## formatting, clippy, ruff and mypy, all with warnings denied
 
