@@ -230,8 +230,8 @@ def shares(workload: Workload, saved: Iterable[Saved]) -> Iterator[Saved]:
 
 
 def measure(workload: Workload, capacities: Iterable[int]) -> list[Saved]:
-    """Cache hits of a workload for each capacity and eviction rule, after those of an infinite
-    cache.
+    """Cache hits of a workload: first of an infinite cache, then for each capacity and eviction
+    rule.
     """
     found = [endless(workload)]
     for capacity in capacities:

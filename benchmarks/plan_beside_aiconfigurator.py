@@ -206,7 +206,7 @@ def _recommend(choice: Choice) -> dict[str, Any]:
 
 
 def _configs() -> dict[str, dict[str, Any]]:
-    """The keys that sizes depend on; how weights are stored is asked for."""
+    """The keys that sizes depend on, without quantization: a flag sets the type of the weights."""
     return {
         name: {key: value for key, value in entry.config.items() if key != "quantization_config"}
         for name, entry in entries().items()

@@ -104,7 +104,7 @@ class Run:
 
 
 def prompts() -> Iterator[str]:
-    """The prompts of the load: each has the words of a tenant, then those of a question."""
+    """The prompts of the load: the words of a tenant, followed by the words of a question."""
     rng = random.Random(SEED)
     words = [a + b for a in ("ba", "ke", "lo", "mi", "nu", "so") for b in ("n", "r", "st", "x")]
     tenants = [" ".join(rng.choices(words, k=SYSTEM_WORDS)) for _ in range(TENANTS)]

@@ -1,4 +1,4 @@
-"""Compares results of a GPU run: those of different parts, and those with published results."""
+"""Compares the parts of a GPU run with each other and with published results."""
 
 from __future__ import annotations
 

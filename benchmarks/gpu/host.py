@@ -158,7 +158,7 @@ class Operations(TorchDispatchMode):  # type: ignore[misc]
 
 
 class Laps:
-    """CPU seconds of each part of a step, without those of the parts that it calls."""
+    """CPU seconds of each part of a step, excluding the parts that it calls."""
 
     def __init__(self) -> None:
         self.parts: dict[str, float] = defaultdict(float)

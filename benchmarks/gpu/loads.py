@@ -14,7 +14,7 @@ FILES = (
     Path(__file__).with_name("workloads.txt"),
 )
 LARGE = ("Qwen3-14B", "Qwen3-30B-A3B")
-"""Models that take so long that they run only the workloads W1 to W3."""
+"""Slow models, which run only the workloads W1 to W3."""
 
 
 @dataclass(frozen=True)

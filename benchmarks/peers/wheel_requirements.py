@@ -22,7 +22,7 @@ EXTRA = ["transformers==5.19.0", "gguf", "accelerate", "pandas", "datasets"]
 
 
 def requirements(wheel: str) -> list[str]:
-    """The requirements of a wheel, one on each line, without those of its extras."""
+    """The requirements of a wheel without its extras, one on each line."""
     with zipfile.ZipFile(wheel) as archive:
         name = next(n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
         declared = email.message_from_bytes(archive.read(name)).get_all("Requires-Dist") or []

@@ -34,8 +34,8 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """The setup of the runs. `profile` is that of the simulated engine; `gguf` and `peers/hf-bf16`
-    have the same tokenizer.
+    """The setup of the runs. `profile` names the simulated engine's timing; `gguf` and
+    `peers/hf-bf16` have the same tokenizer.
     """
 
     profile: Mapping[str, object] | str

@@ -123,11 +123,11 @@ fn add_features(module: &Bound<'_, PyModule>) -> PyResult<()> {
 #[cfg(not(all(feature = "gateway", feature = "lab")))]
 #[pyfunction]
 #[pyo3(name = "__getattr__")]
-fn missing(name: &str) -> PyResult<()> {
-    Err(match name.starts_with("__") {
-        true => pyo3::exceptions::PyAttributeError::new_err(name.to_owned()),
-        false => PyRuntimeError::new_err(format!(
-            "this build of Penstock has no {name}: `make install` builds everything"
-        )),
-    })
+fn missing(py: Python<'_>, name: &str) -> PyResult<()> {
+    if name.starts_with("__") {
+        return Err(pyo3::exceptions::PyAttributeError::new_err(name.to_owned()));
+    }
+    let error = py.import("penstock.core")?.getattr("PenstockError")?;
+    let message = format!("this build of Penstock has no {name}: `make install` builds everything");
+    Err(PyErr::from_value(error.call1((message,))?))
 }

@@ -212,8 +212,8 @@ impl Checkpoint {
         self.gguf.as_ref()
     }
 
-    /// A tensor's name, file number and byte range; that of one `expert` if the tensor stacks
-    /// experts.
+    /// A tensor's name, file number and byte range. If the tensor stacks experts, the range covers
+    /// one `expert`.
     pub(crate) fn place(
         &self,
         tensor: &str,

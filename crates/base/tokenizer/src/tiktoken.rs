@@ -25,8 +25,8 @@ const LONGEST_TOKEN: usize = 512;
 /// tokenizer_config.json, or made of their number.
 const RESERVED: usize = 256;
 
-/// Builds the tokenizer of the model in `directory`, with its special tokens. `ranks` is the
-/// content of tiktoken.model, `config` that of tokenizer_config.json.
+/// Builds the tokenizer of the model in `directory`, with its special tokens, from the contents of
+/// tiktoken.model (`ranks`) and tokenizer_config.json (`config`).
 ///
 /// # Errors
 /// `tokenizer_class` is not Kimi's, or `ranks` or the special tokens have an unexpected format.

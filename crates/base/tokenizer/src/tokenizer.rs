@@ -45,8 +45,8 @@ pub(crate) enum Surface {
     Decoder,
 }
 
-/// Ids that `encode(.., add_special = true)` adds around a text, besides those of the pipeline's
-/// post-processor.
+/// Ids that `encode(.., add_special = true)` adds around a text, in addition to the ids from the
+/// pipeline's post-processor.
 #[derive(Debug, Default)]
 pub(crate) struct AddedIds {
     pub(crate) before: Option<u32>,
