@@ -68,13 +68,13 @@ pub enum FormatError {
     },
 }
 
-/// Text with words from an untrusted file, fit for one line of a log: without control characters
-/// and at most 1000 characters long.
+/// Text with words from an untrusted file, fit for one line of a log: control characters and line
+/// separators are escaped, and it is cut after 1000 characters.
 pub fn one_line(text: &str) -> String {
     const LONGEST: usize = 1000;
     let mut out = String::new();
     for c in text.chars().take(LONGEST) {
-        match c.is_control() {
+        match c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') {
             true => out.extend(c.escape_debug()),
             false => out.push(c),
         }

@@ -169,7 +169,7 @@ impl Link {
     }
 }
 
-/// Asks the sentinels in turn for the master of the service.
+/// Queries the sentinels in turn for the address of the service's master.
 fn master(
     access: &Arc<Access>,
     sentinels: &[ConnectionAddr],
