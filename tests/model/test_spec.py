@@ -69,7 +69,7 @@ UNSUPPORTED: list[tuple[str, Layer]] = [
     ("this activation in this kind of feed-forward", with_mlp(kind="plain")),
     ("layers with different heads", with_mixer(heads=4)),
 ]
-"""The decoder's refusal of each layer (crates/compute/decoder/tests/checkpoints.rs)."""
+"""The decoder's refusal of each layer (crates/compute/decoder/tests/suite/checkpoints.rs)."""
 
 
 def test_what_the_decoder_refuses_is_written_as_it_is_tested_there(repository: Path) -> None:

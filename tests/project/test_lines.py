@@ -16,8 +16,8 @@ UNBREAKABLE = re.compile(r"^\W*\S+\W*$|^\s*\|")
 LONG_LINES = {
     "benchmarks/results/": "as the tools wrote them",
     "crates/base/tokenizer/src/gguf/pre.rs": "patterns of the models' own files",
-    "crates/base/checkpoint/tests/hostile.rs": "headers byte for byte",
-    "crates/base/checkpoint/tests/safetensors.rs": "headers byte for byte",
+    "crates/base/checkpoint/tests/suite/hostile.rs": "headers byte for byte",
+    "crates/base/checkpoint/tests/suite/safetensors.rs": "headers byte for byte",
 }
 
 

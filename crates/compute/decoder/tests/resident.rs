@@ -3,6 +3,7 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 
+#[path = "suite/common/mod.rs"]
 mod common;
 
 use common::{Rng, Scratch, Stored, options, spec};

@@ -1,11 +1,12 @@
 //! Repeats the tests of products, experts and attention with emulated tiles if the CPU has none.
-#![allow(clippy::duplicate_mod)] // Each file includes the common one.
 
-#[path = "../tests/attention/main.rs"]
+#[path = "../tests/suite/attention/mod.rs"]
 mod attention;
-#[path = "../tests/experts.rs"]
+#[path = "../tests/suite/common/mod.rs"]
+mod common;
+#[path = "../tests/suite/experts.rs"]
 mod experts;
-#[path = "../tests/latent.rs"]
+#[path = "../tests/suite/latent.rs"]
 mod latent;
-#[path = "../tests/matmul.rs"]
+#[path = "../tests/suite/matmul.rs"]
 mod matmul;

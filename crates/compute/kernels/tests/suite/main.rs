@@ -1,0 +1,12 @@
+//! Kernels of each instruction set beside naive ones.
+#![allow(clippy::unwrap_used)]
+
+mod attention;
+mod common;
+mod experts;
+mod latent;
+mod leases;
+mod matmul;
+mod packing;
+mod rowwise;
+mod threads;
