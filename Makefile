@@ -6,8 +6,10 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 PORT ?= 8000
-# cargo's, for the wheel, the tests and clippy, which share procedural macros by it.
+# cargo's, for the wheel, the tests and clippy, which share what is compiled by it. With `quick`, the wheel also has the
+# features of the tests, so that nearly every crate is compiled once for both.
 PROFILE ?= release
+MATURIN_ARGS = --profile $(PROFILE) --locked --quiet $(if $(filter quick,$(PROFILE)),--features with-tests)
 VENV := .venv
 BIN := $(VENV)/bin
 LOGS := build/logs
@@ -98,10 +100,10 @@ $(VENV)/.installed: $(SOURCES) $(VENV)/.build-tools $(VENV)/.sources
 	@echo "building the wheel (the first build takes a few minutes)"
 	@touch $(VENV)/.started # a source saved while this runs is newer than the stamp
 	@if [ -e $(EDITABLE) ]; then \
-		PIP_CONSTRAINT=constraints.txt $(BIN)/maturin develop --profile $(PROFILE) --locked --quiet; \
+		PIP_CONSTRAINT=constraints.txt $(BIN)/maturin develop $(MATURIN_ARGS); \
 	else \
 		rm -rf build/wheels python/penstock/_native.*.so; \
-		$(BIN)/maturin build --profile $(PROFILE) --locked --quiet --interpreter $(PYO3_PYTHON) --out build/wheels; \
+		$(BIN)/maturin build $(MATURIN_ARGS) --interpreter $(PYO3_PYTHON) --out build/wheels; \
 		$(PIP) install --no-index --no-deps --force-reinstall build/wheels/penstock-*.whl; \
 		$(PIP) install -c constraints.txt build/wheels/penstock-*.whl; \
 	fi # --no-deps takes the new wheel whatever its version, the next line what it depends on
