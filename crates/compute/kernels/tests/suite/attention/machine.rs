@@ -6,7 +6,7 @@ use penstock_kernels::{
     Scoring, Seen, Sequence, SequenceBlocks,
 };
 
-use super::common::{Rng, bits, uses};
+use super::super::common::{Rng, bits, uses};
 
 /// A sequence: projected rows (queries, keys, values side by side) of all its positions.
 pub(crate) struct Text {
