@@ -26,7 +26,7 @@ from typing import Any
 from support import clients, facts
 from support.running import CLIENT_CPU, ENGINE_CPU, Lab, Words
 
-from penstock.model.locate import locate
+from penstock.hub import locate
 
 BAR = 0.05
 CONCURRENCY = 8

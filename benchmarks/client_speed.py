@@ -23,7 +23,7 @@ from typing import Any
 from support import clients, facts, watching
 from support.running import CLIENT_CPU, ENGINE_CPU, Finished, Lab
 
-from penstock.model.locate import locate
+from penstock.hub import locate
 from penstock_lab.bench.report import drawing
 from penstock_lab.bench.report.charts import Axis, Plot, Point, Series
 

@@ -30,7 +30,7 @@ from typing import Any
 from support import clients, facts, gateways
 from support.servers import PATIENCE_S, simulation
 
-from penstock.model.locate import locate
+from penstock.hub import locate
 from penstock_lab.bench.compare.processes import (
     ProcessTree,
     machine_cpu_seconds,

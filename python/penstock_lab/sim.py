@@ -12,7 +12,7 @@ from pathlib import Path
 from penstock import __version__
 from penstock.config import gather, resolve, runtime_directory
 from penstock.core import InvalidValueError, PenstockError
-from penstock.model.locate import locate
+from penstock.hub import locate, locate_tokenizer
 
 GROUP = "Measure"
 SUMMARY = "serve without a model: an engine with modelled timing"
@@ -115,7 +115,7 @@ def server(parsed: argparse.Namespace) -> dict[str, object]:
             raise InvalidValueError(f"--{name}", value, f"{least} to {most}")
     name = parsed.served_model_name
     if name is None:
-        name = locate(parsed.tokenizer).served_name if parsed.tokenizer else "sim"
+        name = locate_tokenizer(parsed.tokenizer).served_name if parsed.tokenizer else "sim"
     return {
         "host": parsed.host,
         "port": parsed.port,
@@ -131,7 +131,7 @@ def engine(parsed: argparse.Namespace) -> dict[str, object]:
     """The part of the configuration that describes the simulated engine."""
     return {
         "profile": profile(parsed.profile),
-        "tokenizer": str(locate(parsed.tokenizer).path.resolve()) if parsed.tokenizer else None,
+        "tokenizer": str(locate_tokenizer(parsed.tokenizer).path) if parsed.tokenizer else None,
         "seed": parsed.seed % 2**64,
         "faults": parsed.fault,
         "answer_tokens": parsed.answer_tokens,
@@ -179,7 +179,7 @@ def _front_door(parsed: argparse.Namespace) -> int:
 
     profile(parsed.profile)  # Validate before a server starts.
     located = locate(parsed.front_door)
-    model = located.path.resolve()
+    model = located.path
     flags = {"host": (parsed.host,), "port": (str(parsed.port),)}
     if parsed.served_model_name is not None:
         flags["served_model_name"] = (parsed.served_model_name,)

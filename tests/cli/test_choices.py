@@ -19,7 +19,7 @@ from penstock.cli.main import main, parser
 from penstock.cli.replicas import gateway_settings
 from penstock.config import gather, resolve
 from penstock.core import PenstockError
-from penstock.model.locate import ALIASES
+from penstock.hub import ALIASES
 
 NEEDS = {
     "--attention-backend": ("--device", "cuda"),

@@ -61,7 +61,7 @@ def in_bash(script: Path, line: str, directory: Path) -> list[str]:
         ("penstock serve smollm2 --no-eng", ["--no-engine-process"]),
         ("penstock serve --isa a", ["amx", "auto", "avx2", "avx512"]),
         ("penstock serve --port ", []),
-        ("penstock serve smo", ["smollm2"]),
+        ("penstock serve smo", ["smollm2", "smollm2-1.7b"]),
         ("penstock serve weights.g", ["weights.gguf"]),
         ("penstock serve --config pen", ["penstock.yaml"]),
         ("penstock completion ", ["bash", "fish", "zsh"]),

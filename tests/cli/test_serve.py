@@ -7,8 +7,8 @@ from penstock.cli.serve import front_door, run, warn
 from penstock.cli.serve import model_info as model_info_of
 from penstock.config import Config, EngineConfig, Raw, resolve
 from penstock.core import PenstockError
+from penstock.hub import ALIASES, locate
 from penstock.model import GenerationDefaults, ModelInfo
-from penstock.model.locate import ALIASES, locate
 from tests.fakes import models
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import httpx
 import pytest
 
-from penstock.model.locate import locate
+from penstock.hub import locate
 from tests.e2e.server import HANG, Server, eventually, metric
 
 RANDOM = ("--random-input-len", "20", "--random-output-len", "5")

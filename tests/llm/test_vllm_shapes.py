@@ -11,8 +11,8 @@ import pytest
 import penstock
 from penstock import LLM, SamplingParams
 from penstock.core import InvalidValueError, PenstockError
+from penstock.hub import ALIASES
 from penstock.llm.metrics import Counter, Gauge
-from penstock.model.locate import ALIASES
 
 GREEDY = SamplingParams(temperature=0, max_tokens=6)
 TEXT = "The capital of France is"

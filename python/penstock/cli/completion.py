@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from penstock.cli.help import SwitchAction
 from penstock.cli.parser import Parser
-from penstock.model.locate import ALIASES
+from penstock.hub import ALIASES
 
 FILES = ("FILE", "FILE.yaml", "PATH", "MODEL", "DIR", "DIRECTORY")
 """Metavars (names in the help) of values that are, or can be, files."""

@@ -19,6 +19,7 @@ from penstock.cli.local_server import (
 )
 from penstock.config.machine import free_port
 from penstock.core import PenstockError
+from penstock.hub import locate
 
 MAX_TOKENS = 128
 
@@ -39,6 +40,7 @@ class Answer:
 
 
 def demo(model: str, question: str) -> int:
+    locate(model)
     port = free_port()
     server = subprocess.Popen(serve_command(model, port))
     try:

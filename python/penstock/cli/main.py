@@ -86,6 +86,7 @@ def _commands() -> Iterator[tuple[str, str, str, Callable[[Parser], None]]]:
         yield name, tool.GROUP, tool.SUMMARY, tool.add_arguments
     yield "chat", "Use", "talk with a model in the terminal", _chat
     yield "pull", "Use", "download a model into the cache", _pull
+    yield "models", "Use", "list, and remove, the models on this machine: rm, aliases", _models
     demo = "start a server, ask one question, print the answer and the speed"
     yield "demo", "Use", demo, _demo
     yield "serve", "Serve", "serve a model over an OpenAI-compatible API", _serve
@@ -102,10 +103,10 @@ def _commands() -> Iterator[tuple[str, str, str, Callable[[Parser], None]]]:
 def _serve(parser: Parser) -> None:
     parser.usage = "penstock serve MODEL [--flag VALUE ...]"
     parser.description = (
-        "Serve MODEL: an alias (smollm2), a GGUF file, a Hugging Face directory, or org/name "
-        "with penstock[hub]. Each setting can also come from its environment variable or from a "
-        "YAML file, which may name the model too; flags win over the environment, the "
-        "environment over the file."
+        "Serve MODEL: an alias (smollm2), a GGUF file, a Hugging Face directory, org/repo[:QUANT] "
+        "of the hub, or the address of a GGUF file; what is not on this machine is downloaded. "
+        "Each setting can also come from its environment variable or from a YAML file, which may "
+        "name the model too; flags win over the environment, the environment over the file."
     )
     parser.epilog = SERVE_EXAMPLES
     parser.add_argument("model", metavar="MODEL", nargs="?", help="what to serve")
@@ -125,10 +126,15 @@ def _chat(parser: argparse.ArgumentParser) -> None:
 
 
 def _pull(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "model", metavar="MODEL", help="an alias (smollm2), or org/name with penstock[hub]"
-    )
-    parser.set_defaults(command=_run_pull)
+    from penstock.cli import models
+
+    models.add_pull_arguments(parser)
+
+
+def _models(parser: argparse.ArgumentParser) -> None:
+    from penstock.cli import models
+
+    models.add_arguments(parser)
 
 
 def _demo(parser: argparse.ArgumentParser) -> None:
@@ -214,13 +220,6 @@ def _run_serve(parsed: argparse.Namespace) -> int:
     from penstock.cli.serve import serve
 
     return serve(parsed)
-
-
-def _run_pull(parsed: argparse.Namespace) -> int:
-    from penstock.cli.pull import pull
-
-    print(pull(parsed.model))
-    return 0
 
 
 def _run_demo(parsed: argparse.Namespace) -> int:

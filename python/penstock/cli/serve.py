@@ -32,8 +32,8 @@ from penstock.config import (
 from penstock.config.machine import cpu_count
 from penstock.core import InvalidValueError, PenstockError
 from penstock.engine.startup import read_model
+from penstock.hub import Located, locate, locate_tokenizer
 from penstock.model import GenerationDefaults, ModelInfo, sampling_defaults
-from penstock.model.locate import Located, locate
 
 ENGINE = [sys.executable, "-P", "-m", "penstock.engine", "--socket", "{socket}"]
 """Command that starts the engine. `-P`: a directory named penstock in the working directory must
@@ -48,7 +48,7 @@ def serve(parsed: argparse.Namespace) -> int:
     # Resolve the settings before the model is located, so that wrong values are reported first.
     revision = resolve(raw, "", "").server.revision
     located = locate(model_named(raw, said_model(parsed)), revision)
-    config = resolve(raw, str(located.path.resolve()), located.served_name)
+    config = resolve(raw, str(located.path), located.served_name)
     if config.server.replicas > 1:
         from penstock.cli.replicas import serve_replicas
 
@@ -168,7 +168,7 @@ def front_door(
 
 def tokenizer_path(config: Config) -> str:
     named = config.server.tokenizer
-    return str(locate(named).path.resolve()) if named else config.engine.model.path
+    return str(locate_tokenizer(named).path) if named else config.engine.model.path
 
 
 def chosen_defaults(config: EngineConfig, info: ModelInfo) -> GenerationDefaults:

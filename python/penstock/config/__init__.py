@@ -8,6 +8,7 @@ Config  sections that other rooms read (`sections`), after cross-checks (`resolv
 
 from penstock.config.documents import read_document
 from penstock.config.flags import FLAGS, Flag
+from penstock.config.hub import HubSettings, hub_cache, hub_settings
 from penstock.config.kubernetes import ClusterAccess, cluster_access, default_kubeconfigs
 from penstock.config.kv_events import KvEventsConfig
 from penstock.config.log import LOG_FORMATS, LOG_LEVELS, configure_log
@@ -37,7 +38,6 @@ from penstock.config.sources import (
     gateway_api_key,
     gather,
     heartbeat_directory,
-    hub_cache,
     model_named,
     notify_socket,
     openai_api_key,
@@ -60,6 +60,7 @@ __all__ = [
     "Config",
     "EngineConfig",
     "Flag",
+    "HubSettings",
     "KvEventsConfig",
     "LogConfig",
     "ModelConfig",
@@ -79,6 +80,7 @@ __all__ = [
     "gather",
     "heartbeat_directory",
     "hub_cache",
+    "hub_settings",
     "ignored_value",
     "model_named",
     "notify_socket",

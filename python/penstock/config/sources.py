@@ -62,13 +62,6 @@ def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "penstock"
 
 
-def hub_cache(environ: Mapping[str, str] = os.environ) -> Path:
-    """Directory in which tools of the Hugging Face hub keep their downloads."""
-    caches = environ.get("XDG_CACHE_HOME") or "~/.cache"
-    home = environ.get("HF_HOME") or f"{caches}/huggingface"
-    return Path(environ.get("HF_HUB_CACHE") or f"{home}/hub").expanduser()
-
-
 def openai_api_key(environ: Mapping[str, str] = os.environ) -> str | None:
     """API key for OpenAI-compatible servers, from OPENAI_API_KEY, which all their clients read."""
     return environ.get("OPENAI_API_KEY") or None
@@ -267,7 +260,7 @@ def model_named(raw: Mapping[str, Raw], argument: str | None) -> str:
     if said is None:
         raise NoModelError(
             "which model? Name an alias (`penstock serve smollm2`), a GGUF file, a Hugging Face "
-            f"directory or org/name, or write `{MODEL}: NAME` into the file of --config"
+            f"directory or org/repo, or write `{MODEL}: NAME` into the file of --config"
         )
     name = said.texts[0]
     if not isinstance(name, str) or not name:

@@ -65,7 +65,7 @@ _KERNELS = "kernels are compiled on GPUs, without a choice"
 _ONE_SERVER = "a server has one engine; --replicas starts several behind a gateway"
 _NO_CODE = "no code is ever loaded from a model"
 _NOT_LOGGED = "see --access-log; no text of a request is ever logged"
-_HF_HOME = "files of the hub are kept by huggingface_hub; set HF_HOME"
+_HF_HOME = "files of the hub are kept in its cache; set HF_HUB_CACHE"
 
 FOREIGN: tuple[Foreign, ...] = (
     # Model
@@ -78,7 +78,7 @@ FOREIGN: tuple[Foreign, ...] = (
     _only("--runner", _BOTH, "auto", "generate", "pooling"),
     _only("--convert", _BOTH, "auto", "none", "embed"),
     Foreign("--download-dir", _HF_HOME),
-    Foreign("--hf-token", "huggingface_hub has its own; set HF_TOKEN"),
+    Foreign("--hf-token", "a command line is no place for it; set HF_TOKEN"),
     Foreign("--code-revision", _NO_CODE),
     Foreign("--tokenizer-revision", "the tokenizer comes with its model; see --revision"),
     Foreign("--model-loader-extra-config", "there is one loader"),

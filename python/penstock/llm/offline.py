@@ -15,6 +15,7 @@ from penstock.engine import InFlight
 from penstock.engine.load_report import on_terminal, start_reported
 from penstock.engine.startup import read_model
 from penstock.engine.tiers import flush
+from penstock.hub import locate, locate_tokenizer
 from penstock.llm.batch import Batch
 from penstock.llm.beam import BeamSearchOutput, BeamSearchParams, search
 from penstock.llm.metrics import Counted, Metric, metrics
@@ -44,7 +45,6 @@ from penstock.llm.prompts import (
 from penstock.llm.sampling import SamplingParams
 from penstock.llm.tokenizer import Tokenizer
 from penstock.model import ModelInfo, sampling_defaults
-from penstock.model.locate import locate
 
 if TYPE_CHECKING:
     from penstock import _native
@@ -120,7 +120,7 @@ class LLM:
         self._card = located.sampling
         info = read_model(config)
         self._native = _open_tokenizer(
-            str(locate(tokenizer).path) if tokenizer else config.model.path, chat_template
+            str(locate_tokenizer(tokenizer).path) if tokenizer else config.model.path, chat_template
         )
         _check_vocabulary(self._native, info)
         self._started = start_reported(config, _log_stage, on_terminal(), arrivals=False)

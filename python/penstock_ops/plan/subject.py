@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import cast
 
 from penstock.core import InvalidValueError, PenstockError
+from penstock.hub import ALIASES, Packaged, locate
+from penstock.hub.locate import cached_configuration, configuration, is_here
 from penstock.model.errors import ModelError
 from penstock.model.families import HF_ARCHITECTURES
 from penstock.model.fields import Fields
@@ -23,7 +25,6 @@ from penstock.model.files import read_object, read_optional_object
 from penstock.model.gguf import TensorRow, native_reader
 from penstock.model.headless import BASES
 from penstock.model.load import CONFIG, MODELOPT, load_model, map_hf
-from penstock.model.locate import ALIASES, hub_copy, locate
 from penstock.model.sizing import Matrix, Part
 from penstock.model.spec import DecoderSpec, Layer
 from penstock_ops.plan.catalogue import Entry, find, hint
@@ -79,21 +80,23 @@ class Subject:
 
 
 def read_subject(name: str, weights: str | None = None) -> Subject:
-    """The model at a path, behind an alias, in the hub's cache on this machine, or in the
-    catalogue, whichever of them is first. `weights` is the number type that the user requests for
-    weights.
+    """The model at a path, behind an alias, in the hub's cache on this machine, in the catalogue,
+    or on the hub, of which config.json alone is downloaded; whichever of them is first. `weights`
+    is the number type that the user requests for weights.
 
     Raises PenstockError if it is not a model, and for shapes that cannot be sized.
     """
     if not name.strip():
         raise InvalidValueError("MODEL", name, "a path, an alias, or a name of the catalogue")
-    if not os.path.exists(name) and name not in ALIASES:
+    if not os.path.exists(name) and not _is_file_of_alias(name):
         entry = find(name)
         full = entry.name if entry else name
-        if (copy := hub_copy(full)) is not None:
+        if (copy := cached_configuration(full)) is not None:
             return _of_hub(full, copy, weights)
         if entry is not None:
             return of_catalogue(entry, weights)
+        if (copy := configuration(full)) is not None:
+            return _of_hub(full, copy, weights)
     path = Path(name) if os.path.exists(name) else _located(name)
     if path.is_file() and path.suffix != ".json":
         return _read_gguf(name, path)
@@ -115,13 +118,18 @@ def of_catalogue(entry: Entry, weights: str | None = None) -> Subject:
 
 def _of_hub(name: str, directory: Path, weights: str | None) -> Subject:
     read = _read_config(directory / CONFIG, weights)
-    note = f"config.json of {name} from the hub's cache, revision {directory.name}"
+    note = f"config.json of {name} from the hub, revision {directory.name}"
     return replace(read, name=name.rpartition("/")[2], notes=(note, *read.notes))
+
+
+def _is_file_of_alias(name: str) -> bool:
+    """Whether a name is an alias whose file is on this machine, or in no hub."""
+    return name in ALIASES and (isinstance(ALIASES[name], Packaged) or is_here(name))
 
 
 def _located(name: str) -> Path:
     try:
-        return locate(name).path
+        return locate(name, download=False).path
     except PenstockError as error:
         text = f"{error}, nor is it in `penstock plan --list-models`{hint(name)}"
         raise PenstockError(text) from error

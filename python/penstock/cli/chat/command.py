@@ -26,6 +26,7 @@ from penstock.cli.local_server import (
 )
 from penstock.config.machine import free_port
 from penstock.core import PenstockError
+from penstock.hub import locate
 
 CLEAR = "\r\x1b[K"
 LAST_BYTES = 4096
@@ -91,6 +92,7 @@ def own_server(model: str) -> Iterator[str]:
     """Inside the block, run a server for `model`; yields its address. Prints the server's log if it
     fails.
     """
+    locate(model)  # A download has its progress here, and the start no limit of time for it.
     port = free_port()
     with tempfile.TemporaryFile() as log:
         # In a session of its own, so that Ctrl-C stops an answer and not the server.

@@ -9,7 +9,8 @@ from dataclasses import replace
 from functools import partial
 
 from penstock.core import InvalidValueError, PenstockError
-from penstock_lab.bench.prompts.local import from_file, is_here
+from penstock.hub import is_here
+from penstock_lab.bench.prompts.local import from_file
 from penstock_lab.bench.prompts.maker import PromptMaker
 from penstock_lab.bench.prompts.served import from_server
 from penstock_lab.bench.prompts.server import Served, as_messages

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from random import Random
 
 from penstock._native import Tokenizer
 from penstock.core import PenstockError
-from penstock.model.locate import ALIASES, locate
+from penstock.hub import locate_tokenizer
 from penstock_lab.bench.prompts.maker import PromptMaker
 from penstock_lab.bench.prompts.words import usable
 from penstock_lab.bench.request import Message
@@ -21,18 +20,12 @@ MINIMUM = 16
 
 def from_file(tokenizer: str) -> PromptMaker:
     """The maker for an alias, a path or a hub name."""
-    path = locate(tokenizer).path
+    path = locate_tokenizer(tokenizer).path
     try:
         opened = Tokenizer(str(path))
     except ValueError as error:
         raise PenstockError(f"--tokenizer {tokenizer}: {error}") from error
     return maker(opened, f"tokenizer of {tokenizer}")
-
-
-def is_here(name: str) -> bool:
-    """Whether `name` can be opened without a download."""
-    packaged = ALIASES.get(name)
-    return packaged.path.is_file() if packaged else Path(name).exists()
 
 
 def maker(tokenizer: Tokenizer, name: str) -> PromptMaker:

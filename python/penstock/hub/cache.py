@@ -1,0 +1,220 @@
+"""The hub's cache on this machine, in the layout of the hub's own tools, which read and write it
+too:
+
+models--ORG--NAME/blobs/ETAG                 contents, by SHA-256 or git's SHA-1
+                 /blobs/ETAG.incomplete      the beginning of one
+                 /snapshots/COMMIT/FILE      relative links to blobs
+                 /refs/BRANCH                commit of a branch or tag
+                 /trees/COMMIT.json          names, sizes and hashes of all files of a commit
+.locks/models--ORG--NAME/ETAG.lock           held while a blob is downloaded
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from penstock.core import PenstockError
+from penstock.hub.errors import HubError
+from penstock.hub.listing import (
+    SHA1,
+    Listing,
+    RemoteFile,
+    from_json,
+    is_safe,
+    to_json,
+)
+
+MAIN = "main"
+REVISION = re.compile(r"[\w-][\w.+-]*(?:/[\w-][\w.+-]*)*")
+PREFIX = "models--"
+INCOMPLETE = ".incomplete"
+LARGEST_TREE = 256 << 20
+POLL = 0.2
+"""Seconds between two looks at a lock that another process holds."""
+
+
+class CachedRepository:
+    """One repository, `org/name`, in the cache directory `root`."""
+
+    def __init__(self, root: Path, name: str) -> None:
+        self.name = name
+        folder = PREFIX + name.replace("/", "--")
+        self.folder = root / folder
+        self.blobs = self.folder / "blobs"
+        self.locks = root / ".locks" / folder
+
+    def commit(self, revision: str | None) -> str | None:
+        """The commit of a branch or tag that was downloaded last, or of the commit's own hash; None
+        if there is none.
+        """
+        said = checked_revision(revision)
+        if SHA1.fullmatch(said):
+            return said
+        try:
+            commit = (self.folder / "refs" / said).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError):
+            return None
+        return commit if SHA1.fullmatch(commit) else None
+
+    def snapshot(self, commit: str) -> Path:
+        return self.folder / "snapshots" / commit
+
+    def blob(self, file: RemoteFile) -> Path:
+        return self.blobs / file.etag
+
+    def part(self, file: RemoteFile) -> Path:
+        return self.blobs / f"{file.etag}{INCOMPLETE}"
+
+    def has(self, commit: str, file: RemoteFile) -> bool:
+        """Whether a file of this commit is here, whole."""
+        return is_whole(self.snapshot(commit) / file.name, file.size)
+
+    def listing(self, commit: str) -> dict[str, RemoteFile] | None:
+        """All files of a commit as the hub listed them; None if that is not known here."""
+        path = self.folder / "trees" / f"{commit}.json"
+        try:
+            if path.stat().st_size > LARGEST_TREE:
+                return None
+            return from_json(self.name, json.loads(path.read_bytes()))
+        except (OSError, ValueError, RecursionError):
+            return None
+
+    def present(self, commit: str) -> dict[str, RemoteFile]:
+        """The files of a commit that are here. Their hashes are not known if a tool has copied them
+        into the snapshot.
+        """
+        top, found = self.snapshot(commit), {}
+        for directory, _, names in os.walk(top):
+            for each in names:
+                path = Path(directory) / each
+                name = path.relative_to(top).as_posix()
+                with contextlib.suppress(OSError):
+                    size = path.stat().st_size
+                    if is_safe(name):
+                        found[name] = RemoteFile(name, size, _link_name(path))
+        return found
+
+    def add_listing(self, commit: str, listing: Listing) -> None:
+        replace_text(self.folder / "trees" / f"{commit}.json", json.dumps(to_json(listing)))
+
+    def link(self, commit: str, file: RemoteFile) -> None:
+        """Make a blob that is here a file of this commit."""
+        path = self.snapshot(commit) / file.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        target = os.path.relpath(self.blob(file), path.parent)
+        if path.is_symlink() and os.readlink(path) == target:
+            return
+        made = path.with_name(f".{os.getpid()}-{time.monotonic_ns()}.link")
+        made.symlink_to(target)
+        made.replace(path)
+
+    def refer(self, revision: str | None, commit: str) -> None:
+        """Record that a branch or tag is at this commit, whose snapshot is here."""
+        said = checked_revision(revision)
+        if said == commit or self.commit(said) == commit:
+            return
+        self.snapshot(commit).mkdir(parents=True, exist_ok=True)
+        replace_text(self.folder / "refs" / said, commit)
+
+    def lock(self, file: RemoteFile) -> Path:
+        return self.locks / f"{file.etag}.lock"
+
+
+def checked_revision(revision: str | None) -> str:
+    """The revision, by default the main branch. HubError if it can be no branch, tag or commit."""
+    said = revision or MAIN
+    if not REVISION.fullmatch(said) or ".." in said or len(said) > 255:
+        raise HubError(f"--revision {said[:80]!r}: expected a branch, a tag or a commit")
+    return said
+
+
+def is_whole(path: Path, size: int) -> bool:
+    try:
+        return path.is_file() and path.stat().st_size == size
+    except OSError:
+        return False
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a file so that readers see either the old or the new content."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made = path.with_name(f".{path.name[:80]}.{os.getpid()}-{time.monotonic_ns()}")
+    try:
+        made.write_text(text, encoding="utf-8")
+        made.replace(path)
+    except BaseException:
+        made.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def locked(path: Path, on_wait: Callable[[], None], stopped: Callable[[], bool]) -> Iterator[None]:
+    """Inside the block, this process holds the lock, which the hub's tools respect. `on_wait` is
+    called once if another process has it. Raises HubError if `stopped` becomes true meanwhile.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    waited = False
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o664)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            if not waited:
+                waited = True
+                on_wait()
+            if stopped():
+                raise HubError("the download was stopped") from None
+            time.sleep(POLL)
+            continue
+        # Another process may have removed the file of the lock and made a new one.
+        if _is_at(handle, path):
+            break
+        os.close(handle)
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds this lock now."""
+    try:
+        handle = os.open(path, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    try:
+        own, there = os.fstat(handle), path.stat()
+    except FileNotFoundError:
+        return False
+    return (own.st_dev, own.st_ino) == (there.st_dev, there.st_ino)
+
+
+def _link_name(path: Path) -> str:
+    return Path(os.readlink(path)).name if path.is_symlink() else ""
+
+
+def wrapped(repository: str, error: OSError) -> PenstockError:
+    """The error of a cache that cannot be written."""
+    where = f" {error.filename}" if error.filename else ""
+    return HubError(
+        f"{repository}: the cache cannot be written:{where}: {error.strerror or error}; set "
+        "HF_HUB_CACHE to a directory that can"
+    )

