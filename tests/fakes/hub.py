@@ -11,11 +11,17 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 LFS = 1 << 10
 """Files of this size and more are LFS files, which the second server has."""
+
+
+@cache
+def sha256_of(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def blob_sha1(content: bytes) -> str:
@@ -155,7 +161,7 @@ class _Handler(BaseHTTPRequestHandler):
         for commits in self.hub.repositories.values():
             for files in commits.values():
                 for content in files.values():
-                    if hashlib.sha256(content).hexdigest() == wanted:
+                    if sha256_of(content) == wanted:
                         self._file(content, {"ETag": f'"{wanted[:32]}"'}, fault)
                         return
         self._send(404, b"", {})
@@ -195,7 +201,7 @@ class _Handler(BaseHTTPRequestHandler):
             headers = {"ETag": f'"{blob_sha1(content)}"', "X-Repo-Commit": commit}
             self._file(content, headers, fault)
             return
-        etag = hashlib.sha256(content).hexdigest()
+        etag = sha256_of(content)
         location = f"{self.hub.cdn}/store/{etag}?signature={quote(commit)}"
         headers = {"X-Repo-Commit": commit, "Location": location}
         if self.hub.linked:
@@ -275,7 +281,7 @@ def _entry(name: str, content: bytes) -> dict[str, object]:
         "oid": blob_sha1(content),
     }
     if len(content) >= LFS:
-        sha256 = hashlib.sha256(content).hexdigest()
+        sha256 = sha256_of(content)
         entry["lfs"] = {"oid": sha256, "size": len(content), "pointerSize": 134}
     return entry
 

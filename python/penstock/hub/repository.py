@@ -156,7 +156,7 @@ def _to_directory(
     files = [file for file in selection.files if not _is_recorded(kept, local, file)]
     jobs = []
     for file in files:
-        target, part = local / file.name, kept / f"{file.etag}.incomplete"
+        target, part = local / file.name, kept / f"{file.name}.{file.etag}.incomplete"
         job = hub.job(commit, file, target, part, kept / f"{file.name}.lock")
         if is_whole(target, file.size) and not job.is_right(target):
             # Of another commit.

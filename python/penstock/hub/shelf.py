@@ -93,7 +93,7 @@ def _on_hub(cache: Path) -> Iterator[Stored]:
 def _of_repository(repository: CachedRepository) -> Iterator[Stored]:
     current = repository.commit(None)
     for commit in _commits(repository):
-        mark = "" if commit in (current, None) else f"revision {commit[:8]}"
+        mark = "" if commit == current else f"revision {commit[:8]}"
         present = repository.present(commit)
         top = repository.snapshot(commit)
         for first, files in names.gguf_models(present).items():
