@@ -128,15 +128,14 @@ VARIANT ?= cpu
 IMAGE ?= $(IMAGE_$(VARIANT))
 IMAGE_cpu := penstock
 IMAGE_cuda := penstock-cuda
-EXTRAS_cpu := hub
-EXTRAS_cuda := hub,cuda
+EXTRAS_cuda := [cuda]
 BASE_cuda := --build-arg BASE=docker.io/library/python:3.11-bookworm
 image: install ## build the container image IMAGE (penstock) with podman, docker or buildah; VARIANT=cuda: for GPUs
-	@test -n '$(EXTRAS_$(VARIANT))' || { echo "VARIANT is $(VARIANT), expected cpu or cuda"; exit 1; }
+	@test -n '$(IMAGE_$(VARIANT))' || { echo "VARIANT is $(VARIANT), expected cpu or cuda"; exit 1; }
 	@test ! -e $(EDITABLE) || { echo "the install is editable: rm $(EDITABLE) && make install"; exit 1; }
 	@test -n '$(BUILDER)' || { echo "no podman, docker or buildah: apt-get install podman"; exit 1; }
 	@rm -rf build/image && mkdir -p build/image
-	@$(PIP) download -c constraints.txt --only-binary :all: --dest build/image/wheels "$$(ls build/wheels/penstock-*.whl)[$(EXTRAS_$(VARIANT))]"
+	@$(PIP) download -c constraints.txt --only-binary :all: --dest build/image/wheels "$$(ls build/wheels/penstock-*.whl)$(EXTRAS_$(VARIANT))"
 	@$(BUILDER) build -f deploy/Containerfile $(BASE_$(VARIANT)) -t $(IMAGE) build/image
 
 # Built if nothing is installed yet: what a server runs, optimised where it computes (profile `quick` of Cargo.toml).

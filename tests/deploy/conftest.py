@@ -151,7 +151,7 @@ def deployed(
 @pytest.fixture(scope="session")
 def images(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Iterator[Images]:
     """A store with the base and the image."""
-    with built(tmp_path_factory.mktemp("images"), repository, "hub") as store:
+    with built(tmp_path_factory.mktemp("images"), repository, "") as store:
         yield store
 
 
@@ -162,13 +162,15 @@ def cuda_images(tmp_path: Path, repository: Path) -> Iterator[Images]:
     room = shutil.disk_usage(tmp_path).free
     if room < CUDA_ROOM:
         pytest.skip(f"{room >> 30} GiB of disk are free, the image for GPUs needs 40")
-    with built(tmp_path, repository, "hub,cuda", "gcc", "libc6-dev") as store:
+    with built(tmp_path, repository, "[cuda]", "gcc", "libc6-dev") as store:
         yield store
 
 
 @contextmanager
 def built(folder: Path, repository: Path, extras: str, *packages: str) -> Iterator[Images]:
-    """A store with the image of the wheel with these extras, over Debian with more packages."""
+    """A store with the image of the wheel with `extras` ("" or "[cuda]"), over Debian with more
+    packages.
+    """
     needs_tools()
     wheels = folder / "context/wheels"
     wheels.mkdir(parents=True)
@@ -176,7 +178,7 @@ def built(folder: Path, repository: Path, extras: str, *packages: str) -> Iterat
     assert own, "no wheel in build/wheels: make install"
     shutil.copy(own[-1], wheels)
     pip = (sys.executable, "-m", "pip", "download", "-q", "--only-binary", ":all:")
-    call(*pip, "-c", repository / "constraints.txt", "--dest", wheels, f"{own[-1]}[{extras}]")
+    call(*pip, "-c", repository / "constraints.txt", "--dest", wheels, f"{own[-1]}{extras}")
     with Images(folder) as store:
         store.base(debian(*packages))
         store.build(repository / "deploy/Containerfile", folder / "context", NAME)

@@ -116,16 +116,17 @@ PYTHON: dict[str, set[str]] = {
     "executor": {"backends", "model"},
     "model": set(),
     "engine": ROOMS_BELOW_ENGINE,
-    "llm": {"engine", *ROOMS_BELOW_ENGINE},
+    "hub": {"model"},
+    "llm": {"engine", "hub", *ROOMS_BELOW_ENGINE},
     "inference_extension": set(),
-    "cli": {"engine", "inference_extension", "llm", *ROOMS_BELOW_ENGINE},
+    "cli": {"engine", "hub", "inference_extension", "llm", *ROOMS_BELOW_ENGINE},
     "__init__": {"llm"},
     "__main__": {"cli"},
-    "penstock_lab.bench": {"cli", "llm", "model"},
+    "penstock_lab.bench": {"cli", "hub", "llm", "model"},
     "penstock_lab.route": {"cli", "inference_extension", "penstock_lab.bench", "penstock_lab.sim"},
-    "penstock_lab.sim": {"cli", "model"},
+    "penstock_lab.sim": {"cli", "hub", "model"},
     "penstock_ops.deploy": set(),
-    "penstock_ops.plan": {"backends", "model", "penstock_lab.bench"},
+    "penstock_ops.plan": {"backends", "hub", "model", "penstock_lab.bench"},
 }
 
 # Rooms that call the compiled extension.
@@ -174,7 +175,6 @@ BASE: dict[str, set[str]] = {
 # Those of extras and the rooms that may import them, inside a function: all else works without
 # them.
 EXTRAS: dict[str, set[str]] = {
-    "huggingface_hub": {"cli", "model"},
     "kvikio": {"kv"},
     "matplotlib": {"penstock_lab.bench"},
     "ray": {"executor"},

@@ -11,15 +11,23 @@ from penstock_ops.deploy.settings import KERNELS, MODELS
 HUB_SECRET = "hub"
 """Name of an optional Secret, whose key `token` gives access to gated models on the hub."""
 
-DOWNLOAD = (
-    f"import os, sys; os.makedirs('{MODELS}/{KERNELS}', exist_ok=True); "
-    "from huggingface_hub import snapshot_download as get; "
-    "get(sys.argv[1], local_dir=sys.argv[2], ignore_patterns=['original/*', 'metal/*'])"
-)
-"""Program of the Job. It skips copies of the weights that some repositories have for other
-programs, because the claim has no room for them. It first creates the directory for compiled
-kernels, because the kubelet would create it as root, and because servers applied together with the
-Job mount it before the weights are there.
+DOWNLOAD = f"""\
+import os, sys, pathlib
+os.makedirs('{MODELS}/{KERNELS}', exist_ok=True)
+name, directory = sys.argv[1:]
+try:
+    from penstock.hub import pull
+except ImportError:
+    from huggingface_hub import snapshot_download
+    snapshot_download(name, local_dir=directory, ignore_patterns=['original/*', 'metal/*'])
+else:
+    print(pull(name, None, pathlib.Path(directory)))
+"""
+"""Program of the Job. It uses Penstock's own client of the hub, or the hub's package in an image of
+another engine. It skips copies of the weights that some repositories have for other programs,
+because the claim has no room for them. It first creates the directory for compiled kernels, because
+the kubelet would create it as root, and because servers applied together with the Job mount it
+before the weights are there.
 """
 
 
