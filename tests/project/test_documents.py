@@ -98,7 +98,8 @@ def test_flags_are_those_of_the_table() -> None:
 
 PRINTED = (
     "no such file or directory, and no alias",
-    "no such path; names of the Hugging Face hub need",
+    "no such repository, or a private one",
+    "forbids downloads: run",
     "run `penstock pull",
     "is not supported; supported:",
     "the directory has no weights:",
