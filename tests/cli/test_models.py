@@ -72,7 +72,7 @@ def test_aliases_have_size_licence_and_a_sentence(
 ) -> None:
     assert main(["models", "aliases"]) == 0
     text = capsys.readouterr().out
-    assert "qwen3-8b (about 5 GB, Apache-2.0)\n    8B parameters: " in text
+    assert "qwen3-8b (about 5.0 GB, Apache-2.0)\n    8B parameters, for 16 GB; " in text
     assert "    Qwen/Qwen3-8B-GGUF:Q4_K_M\n" in text
     assert main(["models", "aliases", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
@@ -100,7 +100,8 @@ def test_ctrl_c_leaves_a_part_that_the_same_command_continues(hub: FakeHub, tmp_
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert said.splitlines()[-1] == "stopped; the same command continues the download"
+    stopped = "org/m-GGUF: stopped; the same command continues the download"
+    assert said.splitlines()[-1] == stopped
     hub.gate.set()
     hub.gate = None
     hub.fault("cdn:", cut=9 << 20, times=2)

@@ -59,6 +59,8 @@ def test_a_token_that_is_none_is_not_shown(token: str) -> None:
     [
         ("HF_ENDPOINT", "mirror.example"),
         ("HF_ENDPOINT", "file:///x"),
+        ("HF_ENDPOINT", "https://"),
+        ("HF_ENDPOINT", "https://host:port"),
         ("HF_HUB_DOWNLOAD_TIMEOUT", "0"),
         ("HF_HUB_DOWNLOAD_TIMEOUT", "soon"),
         ("HF_HUB_DOWNLOAD_TIMEOUT", "-1"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -59,7 +60,8 @@ class Fault:
 
 
 class FakeHub:
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        self._scheme = "https" if tls else "http"
         self.repositories: dict[str, dict[str, dict[str, bytes]]] = {}
         """Repository, commit, name: content."""
         self.branches: dict[tuple[str, str], str] = {}
@@ -78,17 +80,20 @@ class FakeHub:
         self._servers: dict[str, _Server] = {}
         for name, host in (("hub", "127.0.0.1"), ("cdn", "localhost")):
             handler = type("Handler", (_Handler,), {"hub": self, "side": name})
-            self._servers[name] = _Server((host, 0), handler)
+            self._servers[name] = server = _Server((host, 0), handler)
+            if tls is not None:
+                server.socket = tls.wrap_socket(server.socket, server_side=True)
             thread = threading.Thread(target=self._servers[name].serve_forever, args=(0.05,))
             thread.start()
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._servers['hub'].server_port}"
+        host = "127.0.0.1" if self._scheme == "http" else "localhost"
+        return f"{self._scheme}://{host}:{self._servers['hub'].server_port}"
 
     @property
     def cdn(self) -> str:
-        return f"http://localhost:{self._servers['cdn'].server_port}"
+        return f"{self._scheme}://localhost:{self._servers['cdn'].server_port}"
 
     def close(self) -> None:
         if self.gate is not None:
@@ -287,8 +292,8 @@ def _entry(name: str, content: bytes) -> dict[str, object]:
 
 
 @contextmanager
-def fake_hub() -> Iterator[FakeHub]:
-    hub = FakeHub()
+def fake_hub(tls: ssl.SSLContext | None = None) -> Iterator[FakeHub]:
+    hub = FakeHub(tls)
     try:
         yield hub
     finally:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import io
-import threading
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
-from penstock.config import HubSettings, hub_settings
+from penstock.config import HubSettings
 from penstock.hub import names, repository
 from penstock.hub.cache import CachedRepository
 from penstock.hub.errors import HubError, UnreachableError
@@ -278,66 +276,3 @@ def test_a_directory_in_place_of_the_cache(
     pull(settings, HubName("org/m"), local=local)
     assert (local / "config.json").read_bytes() == b"{}", "same size, other content"
     assert [path.rpartition("/")[2] for path in hub.files_asked()] == ["config.json"]
-
-
-class Proxy(BaseHTTPRequestHandler):
-    """A proxy for http that answers by itself."""
-
-    asked: list[tuple[str, str | None]]
-
-    def do_GET(self) -> None:
-        self.asked.append((self.path, self.headers.get("Proxy-Authorization")))
-        self.send_response(404)
-        self.send_header("X-Error-Code", "RepoNotFound")
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def do_CONNECT(self) -> None:
-        self.asked.append((f"CONNECT {self.path}", self.headers.get("Proxy-Authorization")))
-        self.send_error(502)
-
-    def log_message(self, *_: object) -> None: ...
-
-
-@pytest.mark.parametrize(
-    ("endpoint", "asked"),
-    [
-        ("http://hub.example", "http://hub.example/api/models/org/m-GGUF/revision/main"),
-        ("https://hub.example", "CONNECT hub.example:443"),
-    ],
-)
-def test_a_proxy(endpoint: str, asked: str, tmp_path: Path) -> None:
-    handler = type("Handler", (Proxy,), {"asked": []})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.05,)).start()
-        proxy = f"http://me:pa%20ss@127.0.0.1:{server.server_port}"
-        environ = {
-            "HF_ENDPOINT": endpoint,
-            "HF_HUB_CACHE": str(tmp_path),
-            "http_proxy": proxy,
-            "HTTPS_PROXY": proxy,
-            "NO_PROXY": "other.example,localhost",
-        }
-        try:
-            said = refused(hub_settings(environ))
-        finally:
-            server.shutdown()
-    assert handler.asked[0] == (asked, "Basic bWU6cGEgc3M=")
-    assert "pa" not in said.replace("repository", "")
-    assert ("no such repository" in said) == endpoint.startswith("http:")
-
-
-def test_a_host_without_a_proxy(hub: FakeHub, settings: HubSettings) -> None:
-    hub.add(NAME.repository, FILES)
-    proxied = replace(settings, proxies={"http": "127.0.0.1:9"})
-    with pytest.raises(UnreachableError):
-        pull(proxied)
-    pull(replace(proxied, no_proxy=("127.0.0.1", ".localhost", "localhost")))
-
-
-def test_a_proxy_of_another_kind(settings: HubSettings) -> None:
-    wrong = replace(settings, proxies={"http": "socks5://me:secret@127.0.0.1:1"})
-    with pytest.raises(HubError) as error:
-        pull(wrong)
-    assert str(error.value).startswith("HTTP_PROXY: a proxy of kind 'socks5' is not supported")
-    assert "secret" not in str(error.value)

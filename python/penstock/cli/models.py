@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 from penstock.core.progress import size
@@ -33,6 +32,7 @@ def add_pull_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "penstock models [-h] [--json] [ACT ...]"
     parser.description = "List the models on this machine and what they take."
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(command=_list)
@@ -51,11 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _pull(parsed: argparse.Namespace) -> int:
-    try:
-        print(pull(parsed.model, parsed.revision, parsed.local_dir))
-    except KeyboardInterrupt:
-        print("stopped; the same command continues the download", file=sys.stderr)
-        raise
+    print(pull(parsed.model, parsed.revision, parsed.local_dir))
     return 0
 
 
@@ -98,7 +94,8 @@ def _aliases(parsed: argparse.Namespace) -> int:
         return 0
     for alias, known in ALIASES.items():
         mark = ", on this machine" if alias in here else ""
-        print(f"{alias} (about {known.size / 1e9:.2g} GB, {known.licence}{mark})")
+        gigabytes = f"{known.size / 1e9:.1f}" if known.size > 1e9 else f"{known.size / 1e9:.2f}"
+        print(f"{alias} (about {gigabytes} GB, {known.licence}{mark})")
         print(f"    {known.about}\n    {known.source}")
     return 0
 

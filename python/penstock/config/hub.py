@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from penstock.core import InvalidValueError
 
@@ -39,7 +40,7 @@ class HubSettings:
 def hub_settings(environ: Mapping[str, str] = os.environ) -> HubSettings:
     """The settings in the environment. Raises InvalidValueError for a value that is none."""
     endpoint = environ.get("HF_ENDPOINT") or ENDPOINT
-    if not endpoint.startswith(("http://", "https://")):
+    if not _is_address(endpoint):
         raise InvalidValueError("HF_ENDPOINT", endpoint, "an address such as https://HOST")
     proxies = {
         scheme: proxy
@@ -84,6 +85,14 @@ def _token(environ: Mapping[str, str]) -> str | None:
         # Not the value: it would be in logs.
         raise InvalidValueError("HF_TOKEN", "...", "a token of printable ASCII characters")
     return token or None
+
+
+def _is_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _is_on(text: str | None) -> bool:

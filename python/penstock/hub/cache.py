@@ -12,6 +12,7 @@ models--ORG--NAME/blobs/ETAG                 contents, by SHA-256 or git's SHA-1
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -36,6 +37,8 @@ REVISION = re.compile(r"[\w-][\w.+-]*(?:/[\w-][\w.+-]*)*")
 PREFIX = "models--"
 INCOMPLETE = ".incomplete"
 LARGEST_TREE = 256 << 20
+NO_LOCKS = {errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK}
+"""Errors of file systems without locks."""
 POLL = 0.2
 """Seconds between two looks at a lock that another process holds."""
 
@@ -165,8 +168,13 @@ def locked(path: Path, on_wait: Callable[[], None], stopped: Callable[[], bool])
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o664)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        except OSError as error:
+            if error.errno in NO_LOCKS:
+                # The hash tells whether another process has written to the same part.
+                break
             os.close(handle)
+            if not isinstance(error, BlockingIOError):
+                raise
             if not waited:
                 waited = True
                 on_wait()

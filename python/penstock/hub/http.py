@@ -31,8 +31,8 @@ LONGEST_WAIT = 120.0
 BUSY = {408, 425, 429, 500, 502, 503, 504}
 """Statuses of an answer that is worth another attempt."""
 REDIRECTS = {301, 302, 303, 307, 308}
-LOST = (OSError, http.client.HTTPException)
-"""What a connection that fails or breaks raises."""
+LOST = (OSError, http.client.HTTPException, UnicodeError)
+"""What a connection that fails or breaks raises; UnicodeError for hosts that can have no name."""
 
 
 @dataclass(slots=True)
@@ -253,6 +253,10 @@ class Session:
         if not said or is_direct(parts, self.settings.no_proxy):
             return None
         proxy = urlsplit(said if "://" in said else f"http://{said}")
+        try:
+            _origin(proxy)
+        except ValueError as error:
+            raise HubError(f"{parts.scheme.upper()}_PROXY: its port is no port") from error
         if proxy.scheme != "http" or not proxy.hostname:
             # Not the whole value, which may have a password.
             raise HubError(
@@ -272,6 +276,12 @@ def is_direct(parts: SplitResult, no_proxy: tuple[str, ...]) -> bool:
         if name and host.endswith(f".{name}"):
             return True
     return False
+
+
+def number(text: str | None) -> int | None:
+    """The number in a header; None if it has none."""
+    said = (text or "").strip()
+    return int(said) if said.isascii() and said.isdigit() and len(said) <= 18 else None
 
 
 def address(url: str) -> str:
@@ -306,11 +316,11 @@ def busy(status: int) -> str:
 
 def _seconds(retry_after: str | None) -> float | None:
     """Seconds of a Retry-After, which has a number or a date; None if it has neither."""
-    text = (retry_after or "").strip()
-    if text.isascii() and text.isdigit() and len(text) < 10:
-        return float(text)
+    seconds = number(retry_after)
+    if seconds is not None:
+        return float(seconds)
     try:
-        return max(parsedate_to_datetime(text).timestamp() - time.time(), 0.0)
+        return max(parsedate_to_datetime(retry_after or "").timestamp() - time.time(), 0.0)
     except (ValueError, OverflowError, OSError):
         return None
 

@@ -16,7 +16,7 @@ from penstock.config import HubSettings
 from penstock.core.progress import size as in_units
 from penstock.hub.cache import CachedRepository, checked_revision, is_whole, replace_text, wrapped
 from penstock.hub.errors import HubError, shown
-from penstock.hub.http import ATTEMPTS, LOST, Session, address, cause
+from penstock.hub.http import ATTEMPTS, LOST, Session, address, cause, number
 from penstock.hub.listing import SHA1, Listing, RemoteFile, of_answers
 from penstock.hub.names import HubName, Selection
 from penstock.hub.progress import Progress
@@ -267,8 +267,8 @@ class _Hub:
                 failure = "the connection was closed before the end"
                 try:
                     data = answer.body.read(LARGEST_PAGE + 1)
-                    length = answer.headers.get("content-length", "0")
-                    if len(data) >= min(int(length), LARGEST_PAGE + 1):
+                    length = number(answer.headers.get("content-length")) or 0
+                    if len(data) >= min(length, LARGEST_PAGE + 1):
                         return self._parsed(url, data), answer.headers.get("link", "")
                 except LOST as error:
                     failure = cause(error)

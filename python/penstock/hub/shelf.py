@@ -121,7 +121,7 @@ def _gguf(name: str, top: Path, first: str, files: list[RemoteFile], mark: str) 
 def _directory(name: str, top: Path, present: dict[str, RemoteFile], mark: str) -> Stored:
     weights = [file for file in present.values() if file.name.endswith(".safetensors")]
     others = sum(file.size for file in present.values() if not file.name.endswith(GGUF))
-    state = mark if weights else "config.json alone"
+    state = mark if weights else "no weights"
     return Stored(name, _number_type(top / CONFIG), others, top, state)
 
 

@@ -25,7 +25,7 @@ from penstock.core import PenstockError
 from penstock.core.progress import size as in_units
 from penstock.hub.cache import is_whole, locked, wrapped
 from penstock.hub.errors import HubError, shown
-from penstock.hub.http import ATTEMPTS, BUSY, LOST, Answer, Session, address, busy, cause
+from penstock.hub.http import ATTEMPTS, BUSY, LOST, Answer, Session, address, busy, cause, number
 from penstock.hub.listing import SHA256
 from penstock.hub.progress import Progress
 
@@ -40,6 +40,7 @@ GAIN = 1 << 16
 SPARE = 64 << 20
 """Bytes of a disk that are left free."""
 CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})")
+STOPPED = "stopped; the same command continues the download"
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -107,8 +108,10 @@ class Transfer:
             for job in jobs:
                 if job.size > PIECE:
                     self._file(job, pool)
-        except BaseException:
+        except BaseException as error:
             self._session.abort()
+            if isinstance(error, KeyboardInterrupt):
+                self._progress.note(STOPPED)
             raise
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
@@ -296,8 +299,7 @@ def _check(job: Job, start: int, answer: Answer, *, has_token: bool) -> None:
             f"{job.label}: the server has the file {etag}, the hub lists {job.sha256}; try again: "
             "the file may just have changed"
         )
-    linked = answer.linked.get("x-linked-size", "")
-    size: int | None = int(linked) if linked.isascii() and linked.isdigit() else None
+    size = number(answer.linked.get("x-linked-size"))
     if answer.status == 206:
         found = CONTENT_RANGE.fullmatch(answer.headers.get("content-range", "").strip())
         if found is None or int(found[1]) != start:
@@ -307,8 +309,7 @@ def _check(job: Job, start: int, answer: Answer, *, has_token: bool) -> None:
             )
         size = int(found[3]) if size in (None, job.size) else size
     elif size is None and "content-encoding" not in answer.headers:
-        length = answer.headers.get("content-length", "")
-        size = int(length) if length.isascii() and length.isdigit() else None
+        size = number(answer.headers.get("content-length"))
     if size not in (None, job.size):
         raise HubError(
             f"{job.label}: the server has {size} bytes, the hub lists {job.size}; try again: the "

@@ -16,11 +16,11 @@ from penstock.core import PenstockError
 from penstock.core.progress import size as in_units
 from penstock.hub.cache import locked, replace_text
 from penstock.hub.errors import HubError, shown
-from penstock.hub.http import BUSY, LOST, Answer, Session, address, busy, cause
+from penstock.hub.http import BUSY, LOST, Answer, Session, address, busy, cause, number
 from penstock.hub.listing import is_safe
 from penstock.hub.names import GGUF, is_model
 from penstock.hub.progress import Progress
-from penstock.hub.transfer import CHUNK, GAIN, disk_error, refusal
+from penstock.hub.transfer import CHUNK, GAIN, STOPPED, disk_error, refusal
 
 ORIGIN = "origin.json"
 MAGIC = b"GGUF"
@@ -84,16 +84,18 @@ def fetch_url(file: FromUrl, settings: HubSettings, progress: Progress) -> Path:
     size is, and its first bytes. Raises HubError.
     """
     session = Session(settings)
-    stopped = False
 
     def tell() -> None:
         progress.note("another process downloads it; waiting for it")
 
     try:
-        with locked(file.directory / ".lock", tell, lambda: stopped):
+        with locked(file.directory / ".lock", tell, lambda: False):
             if not file.path.is_file():
                 _download(file, session, progress)
             return file.path
+    except KeyboardInterrupt:
+        progress.note(STOPPED)
+        raise
     except OSError as error:
         raise disk_error(address_of(file.url), file.part, 0, error) from error
     finally:
@@ -169,8 +171,7 @@ def _start(file: FromUrl, answer: Answer, begun: int) -> tuple[int, int | None]:
     """
     if answer.status not in (200, 206):
         raise refusal(address_of(file.url), answer, has_token=False)
-    length = answer.headers.get("content-length", "")
-    rest = int(length) if length.isascii() and length.isdigit() else None
+    rest = number(answer.headers.get("content-length"))
     if rest is None and answer.headers.get("transfer-encoding", "").lower() != "chunked":
         raise HubError(
             f"{address_of(file.url)}: the server does not tell the file's size, so an end could be "
