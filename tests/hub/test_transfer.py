@@ -210,15 +210,18 @@ def test_a_retry_after_is_kept(
 ) -> None:
     paused: list[float] = []
 
+    told: list[str] = []
+
     class Waiting(http.Session):
-        def __init__(self, own: HubSettings) -> None:
-            super().__init__(own, lambda seconds: bool(paused.append(seconds)))
+        def __init__(self, own: HubSettings, _: object) -> None:
+            super().__init__(own, told.append, lambda seconds: bool(paused.append(seconds)))
 
     monkeypatch.setattr(repository, "Session", Waiting)
     hub.fault("hub:/api/", status=429, headers={"Retry-After": "7"})
     hub.fault("cdn:", status=429, headers={"Retry-After": "9"})
     pull(settings)
     assert paused[:2] == [7.0, 9.0]
+    assert told[0].endswith("too many requests (429); the next attempt is in 7 s")
 
 
 def test_a_retry_after_of_hours_is_an_error(hub: FakeHub, settings: HubSettings) -> None:

@@ -26,6 +26,8 @@ ATTEMPTS = 5
 """Attempts in a row that bring nothing, before a download ends with an error."""
 PAUSE = 0.5
 """Seconds before a second attempt; the next pauses are twice as long each."""
+LONG_WAIT = 2.0
+"""Seconds of a wait that a user is told of."""
 LONGEST_WAIT = 120.0
 """Seconds of a Retry-After that are waited for; a longer one is an error."""
 BUSY = {408, 425, 429, 500, 502, 503, 504}
@@ -59,12 +61,18 @@ class Answer:
 
 
 class Session:
-    """Connections of one download. Thread-safe. `pause` waits for so many seconds; it returns true
-    if the download ends meanwhile.
+    """Connections of one download. Thread-safe. `tell` receives a sentence before a long wait;
+    `pause` waits for so many seconds, and returns true if the download ends meanwhile.
     """
 
-    def __init__(self, settings: HubSettings, pause: Callable[[float], bool] | None = None) -> None:
+    def __init__(
+        self,
+        settings: HubSettings,
+        tell: Callable[[str], None],
+        pause: Callable[[float], bool] | None = None,
+    ) -> None:
         self.settings = settings
+        self._tell = tell
         self._stop = threading.Event()
         self._pause = pause or self._stop.wait
         self._own = _origin(urlsplit(settings.endpoint))
@@ -146,6 +154,8 @@ class Session:
             )
         if seconds is None:
             seconds = PAUSE * 2**attempt * random.uniform(0.75, 1.25)
+        if seconds >= LONG_WAIT:
+            self._tell(f"{failure}; the next attempt is in {seconds:.0f} s")
         if self._pause(seconds):
             raise UnreachableError(f"{failure}; the download was stopped")
 

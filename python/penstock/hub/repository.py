@@ -55,7 +55,7 @@ def fetch(
     or into the directory `local`. Raises HubError; files are whole and verified, or not there.
     """
     wanted = checked_revision(name.revision or revision)
-    session = Session(settings)
+    session = Session(settings, progress.note)
     try:
         hub = _Hub(session, name.repository)
         commit = hub.commit(wanted)

@@ -39,7 +39,7 @@ GAIN = 1 << 16
 """Bytes that an attempt must bring to count as one that has brought something."""
 SPARE = 64 << 20
 """Bytes of a disk that are left free."""
-CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})")
+CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18}|\*)")
 STOPPED = "stopped; the same command continues the download"
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -140,7 +140,7 @@ class Transfer:
             return
 
         def tell() -> None:
-            self._progress.note(f"another process downloads {shown(job.label)}; waiting for it")
+            self._progress.note(f"another process downloads {job.label}; waiting for it")
 
         try:
             with locked(job.lock, tell, lambda: self._session.aborted):
@@ -307,7 +307,7 @@ def _check(job: Job, start: int, answer: Answer, *, has_token: bool) -> None:
                 f"{job.label}: the server sends another range than it was asked for "
                 f"({shown(answer.headers.get('content-range'), 80)}); try again without a proxy"
             )
-        size = int(found[3]) if size in (None, job.size) else size
+        size = number(found[2]) if size in (None, job.size) else size
     elif size is None and "content-encoding" not in answer.headers:
         size = number(answer.headers.get("content-length"))
     if size not in (None, job.size):

@@ -83,7 +83,7 @@ def fetch_url(file: FromUrl, settings: HubSettings, progress: Progress) -> Path:
     """Download the file at an address; returns its path. There is no hash to compare with, so its
     size is, and its first bytes. Raises HubError.
     """
-    session = Session(settings)
+    session = Session(settings, progress.note)
 
     def tell() -> None:
         progress.note("another process downloads it; waiting for it")
