@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from penstock.config import HubSettings
-from penstock.hub import names, repository
+from penstock.hub import here, names, repository
 from penstock.hub.cache import CachedRepository, is_locked, locked, replace_text
 from penstock.hub.errors import HubError
 from penstock.hub.listing import RemoteFile
@@ -33,8 +33,8 @@ def pull(settings: HubSettings, name: HubName = NAME) -> Fetched:
     return repository.fetch(name, None, settings, names.select, Progress("m", io.StringIO()))
 
 
-def here(settings: HubSettings, name: HubName = NAME) -> Fetched | None:
-    return repository.cached(name, None, settings, names.select)
+def present(settings: HubSettings, name: HubName = NAME) -> Fetched | None:
+    return here.cached(name, None, settings, names.select)
 
 
 PULL = "import sys; from penstock.hub import pull; print(pull(sys.argv[1]))"
@@ -56,7 +56,7 @@ def test_two_processes_pull_one_model(hub: FakeHub, settings: HubSettings) -> No
     ended = [process.communicate(timeout=60) for process in both]
     assert [process.returncode for process in both] == [0, 0], ended
     assert sum("another process downloads" in err for _, err in ended) == 1
-    found = here(settings)
+    found = present(settings)
     assert found is not None
     assert found.path.read_bytes() == CONTENT
     assert sum("/resolve/" in path for path in hub.files_asked()) == 1
@@ -75,7 +75,7 @@ def test_a_killed_process_leaves_a_part_that_another_continues(
     process.kill()
     process.communicate(timeout=60)
     hub.gate.set()
-    assert here(settings) is None
+    assert present(settings) is None
     assert pull(settings).path.read_bytes() == CONTENT
 
 
@@ -207,17 +207,17 @@ def test_what_the_hub_s_package_downloads_is_read(
     )
     directory, file = run(hub_package, hub, program).splitlines()
     hub.asked.clear()
-    found = here(settings, HubName("org/m"))
+    found = present(settings, HubName("org/m"))
     assert found is not None
     assert str(found.path) == directory
-    assert here(settings) is None, "no listing came with one file"
-    guessed = repository.guessed(NAME, None, settings, names.select)
+    assert present(settings) is None, "no listing came with one file"
+    guessed = here.guessed(NAME, None, settings, names.select)
     assert guessed is not None
     assert str(guessed.path) == file
     assert not hub.asked
     assert str(pull(settings).path) == file
     assert not hub.files_asked()
-    assert here(settings) is not None
+    assert present(settings) is not None
 
 
 @pytest.mark.slow

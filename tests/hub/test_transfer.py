@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from penstock.config import HubSettings
-from penstock.hub import http, names, repository, transfer
+from penstock.hub import here, http, names, repository, transfer
 from penstock.hub.errors import HubError, UnreachableError
 from penstock.hub.names import HubName
 from penstock.hub.progress import Progress
@@ -45,7 +45,7 @@ def blobs(settings: HubSettings) -> list[str]:
 
 
 def nothing_to_load(settings: HubSettings) -> bool:
-    return repository.cached(NAME, None, settings, names.select) is None
+    return here.cached(NAME, None, settings, names.select) is None
 
 
 def test_a_large_file_comes_in_ranges_and_is_linked(hub: FakeHub, settings: HubSettings) -> None:

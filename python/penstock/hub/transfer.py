@@ -24,8 +24,8 @@ from typing import Protocol
 from penstock.core import PenstockError
 from penstock.core.progress import size as in_units
 from penstock.hub.cache import is_whole, locked, wrapped
-from penstock.hub.errors import HubError, shown
-from penstock.hub.http import ATTEMPTS, BUSY, LOST, Answer, Session, address, busy, cause, number
+from penstock.hub.errors import HubError, address, shown
+from penstock.hub.http import ATTEMPTS, BUSY, LOST, Answer, Session, busy, cause, number
 from penstock.hub.listing import SHA256
 from penstock.hub.progress import Progress
 
