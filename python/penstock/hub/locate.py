@@ -117,8 +117,7 @@ def configuration(model: str) -> Path | None:
     named = names.parse(model, settings.endpoint)
     if named is None or named.variant is not None or settings.offline:
         return None
-    select = names.select_config
-    return _fetch(model, named, None, settings, select).directory
+    return _fetch(model, named, None, settings, names.select_config).directory
 
 
 def cached_configuration(model: str) -> Path | None:
@@ -143,12 +142,10 @@ def _first_use(
     download: bool,
 ) -> Fetched:
     if settings.offline or not download:
-        why = "HF_HUB_OFFLINE forbids downloads" if settings.offline else "it is not downloaded"
         lacks = here.missing(named, revision, settings, select)
-        raise HubError(
-            f"{named}: {lacks}, and {why}: run `penstock pull {shown(model, 100)}` on a machine "
-            "with a network"
-        )
+        why = ", and HF_HUB_OFFLINE forbids downloads" if settings.offline else ""
+        where = " on a machine with a network" if settings.offline else ""
+        raise HubError(f"{named}: {lacks}{why}: run `penstock pull {shown(model, 100)}`{where}")
     try:
         return _fetch(model, named, revision, settings, select)
     except UnreachableError:
@@ -172,11 +169,8 @@ def _at_url(model: str, settings: HubSettings, *, download: bool = True) -> Loca
     file = of_url(model)
     if not file.path.is_file():
         if settings.offline or not download:
-            raise HubError(
-                f"{address_of(model)} is not at {file.path}, and HF_HUB_OFFLINE forbids downloads"
-                if settings.offline
-                else f"{address_of(model)} is not at {file.path}"
-            )
+            why = ", and HF_HUB_OFFLINE forbids downloads" if settings.offline else ""
+            raise HubError(f"{address_of(model)} is not at {file.path}{why}")
         from penstock.hub.url_transfer import fetch_url
 
         progress = Progress(file.name)
