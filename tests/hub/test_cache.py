@@ -40,22 +40,23 @@ def present(settings: HubSettings, name: HubName = NAME) -> Fetched | None:
 PULL = "import sys; from penstock.hub import pull; print(pull(sys.argv[1]))"
 
 
-def test_two_processes_pull_one_model(hub: FakeHub, settings: HubSettings) -> None:
+def test_two_processes_pull_one_model(hub: FakeHub, settings: HubSettings, tmp_path: Path) -> None:
     hub.add(NAME.repository, FILES)
     hub.gate = threading.Event()
     command = [sys.executable, "-c", PULL, "org/m-GGUF:Q4_0"]
-    both = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
+    logs = [tmp_path / "a.log", tmp_path / "b.log"]
+    with logs[0].open("w") as one, logs[1].open("w") as other:
+        both = [subprocess.Popen(command, stderr=log) for log in (one, other)]
+
+    def waiting() -> int:
+        return sum("another process downloads" in log.read_text() for log in logs)
+
     deadline = time.monotonic() + 60
-    while sum("/tree/" in one.path for one in hub.asked) < 2 and time.monotonic() < deadline:
+    while not waiting() and time.monotonic() < deadline:
         time.sleep(0.05)
-    time.sleep(0.5)
     hub.gate.set()
-    ended = [process.communicate(timeout=60) for process in both]
-    assert [process.returncode for process in both] == [0, 0], ended
-    assert sum("another process downloads" in err for _, err in ended) == 1
+    assert [process.wait(60) for process in both] == [0, 0]
+    assert waiting() == 1
     found = present(settings)
     assert found is not None
     assert found.path.read_bytes() == CONTENT
