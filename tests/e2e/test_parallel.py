@@ -28,8 +28,8 @@ GRIDS = [(tp, pp) for tp in (1, 2, 3) for pp in (1, 2, 3)]
 WITH_ALL_FAMILIES = {(1, 1), (3, 1), (1, 3), (2, 2)}
 DIFFERENT = ("alternating", "deepseek3", "gptoss", "llama4moe", "qwen2")
 """Families for the other grids: KV groups of several windows, latent attention, sinks, experts
-beside dense layers, biases. Each grid starts up to nine processes for each family, and
-crates/compute/decoder/tests/suite/parallel.rs has the logits of all families on all grids within one.
+beside dense layers, biases. Each grid starts up to nine processes for each family;
+crates/compute/decoder/tests/suite/parallel.rs has the logits of all families on all grids in one.
 """
 MIXTURES = ("deepseek2", "deepseek3", "glm4moe", "gptoss", "llama4moe", "mixed", "mixtral")
 MIXTURES += ("qwen2moe", "qwen3moe")

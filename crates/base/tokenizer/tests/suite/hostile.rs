@@ -15,7 +15,8 @@ const HANG: Duration = Duration::from_secs(30);
 
 /// One tokenizer.json per model type of the `tokenizers` crate. Fuzzing starts from the same files.
 fn tokenizers() -> Vec<Value> {
-    let files: Map<String, Value> = serde_json::from_str(include_str!("../tokenizers.json")).unwrap();
+    let files = include_str!("../tokenizers.json");
+    let files: Map<String, Value> = serde_json::from_str(files).unwrap();
     files.into_iter().map(|(_, file)| file).collect()
 }
 
