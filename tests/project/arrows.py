@@ -127,6 +127,7 @@ PYTHON: dict[str, set[str]] = {
     "penstock_lab.sim": {"cli", "hub", "model"},
     "penstock_ops.deploy": set(),
     "penstock_ops.plan": {"backends", "hub", "model", "penstock_lab.bench"},
+    "penstock_ops.top": set(),
 }
 
 # Rooms that call the compiled extension.
