@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from penstock_ops.top.exposition import increase, quantile
+from penstock_ops.top.exposition import Page, increase, quantile
 from penstock_ops.top.history import DEAD, READY, UNREAD, History, Replica
 
 LATE = 6.0
@@ -172,7 +172,7 @@ def measured(row: Row, history: History) -> Row:
         row,
         models=latest.models,
         running=page.total(running),
-        waiting=page.total(waiting),
+        waiting=first(page.total(waiting), empty_queue(page)),
         tokens_in=history.rate("vllm:prompt_tokens_total"),
         tokens_out=history.rate("vllm:generation_tokens_total"),
         kv_use=page.most("vllm:kv_cache_usage_perc"),
@@ -181,6 +181,11 @@ def measured(row: Row, history: History) -> Row:
         itl=quantiles(history, "vllm:inter_token_latency_seconds"),
         tiers=tiers(history),
     )
+
+
+def empty_queue(page: Page) -> float | None:
+    """0 if a gateway has a queue: one that is empty has no requests of any priority."""
+    return 0.0 if page.total("penstock:gateway_queue_bytes") is not None else None
 
 
 def hit_share(history: History) -> float | None:
