@@ -2,22 +2,20 @@
 
 The panels select by `job`, `model_name`, `instance` and `engine`, histograms also by the text of a
 bound (`le="1.0"`), HTTP by a class of status; Status is Down without `vllm:engine_sleep_state`.
+test_boards.py has Penstock's own boards.
 """
 
 from __future__ import annotations
 
-import math
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
 
-from penstock.config.machine import free_port
 from tests.e2e.conftest import Serve
+from tests.e2e.prometheus import Prometheus, program
 from tests.e2e.server import HANG, eventually
 
 SELECT = 'job=~"vllm", model_name=~"smollm2", instance=~".*"'
@@ -60,67 +58,20 @@ GAUGES = (
 )
 
 
-class Prometheus:
-    def __init__(self, program: str, directory: Path, target: str) -> None:
-        self.url = f"http://127.0.0.1:{free_port()}"
-        config = directory / "prometheus.yml"
-        config.write_text(
-            "global: {scrape_interval: 1s}\n"
-            f"scrape_configs: [{{job_name: vllm, static_configs: [{{targets: ['{target}']}}]}}]\n"
-        )
-        self.process = subprocess.Popen(
-            [
-                program,
-                f"--config.file={config}",
-                f"--storage.tsdb.path={directory / 'data'}",
-                f"--web.listen-address={self.url.removeprefix('http://')}",
-                "--log.level=error",
-            ]
-        )
-
-    def values(self, query: str) -> list[float]:
-        answer = httpx.get(f"{self.url}/api/v1/query", params={"query": query}, timeout=HANG)
-        body = answer.json()
-        assert body["status"] == "success", body
-        return [float(sample["value"][1]) for sample in body["data"]["result"]]
-
-    def value(self, query: str) -> float:
-        """The one value of a query, once it has one that is a number."""
-
-        def number() -> list[float] | None:
-            found = self.values(query)
-            assert len(found) <= 1, (query, found)
-            return found if found and not math.isnan(found[0]) else None
-
-        return eventually(number, query)[0]
-
-    def up(self) -> bool:
-        """Whether it has scraped the server. One that is still starting answers 503."""
-        try:
-            if httpx.get(f"{self.url}/-/ready", timeout=HANG).status_code != httpx.codes.OK:
-                return False
-        except httpx.TransportError:
-            return False
-        return self.values('up{job="vllm"}') == [1.0]
-
-
 @pytest.fixture(scope="module")
 def prometheus(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    program = shutil.which("prometheus")
-    if program is None:
-        pytest.skip("prometheus is not installed: apt-get install prometheus")
+    program()
     # A key is required of clients, not of scrapers.
     with serve("--served-model-name", "smollm2", "--api-key", "k") as server:
         directory = tmp_path_factory.mktemp("prometheus")
-        made = Prometheus(program, directory, server.url.removeprefix("http://"))
+        made = Prometheus(directory, {"vllm": server.url.removeprefix("http://")})
         try:
             eventually(made.up, "a scraped server")
             with server.client(authorization="Bearer k") as client:
                 load(client)
             yield made
         finally:
-            made.process.terminate()
-            made.process.wait(HANG)
+            made.stop()
 
 
 def load(client: httpx.Client) -> None:
@@ -184,8 +135,6 @@ def test_http_by_class_of_status(prometheus: Prometheus) -> None:
 
 
 def test_promtool_finds_nothing_but_naming(prometheus: Prometheus) -> None:
-    program = shutil.which("promtool")
-    assert program, "promtool comes with prometheus"
     target = prometheus.values('up{job="vllm"}')
     assert target == [1.0]
     metric = 'vllm:num_requests_running{job="vllm"}'
@@ -194,7 +143,11 @@ def test_promtool_finds_nothing_but_naming(prometheus: Prometheus) -> None:
     instance = found["data"]["result"][0]["metric"]["instance"]
     page = httpx.get(f"http://{instance}/metrics", timeout=HANG).text
     done = subprocess.run(
-        [program, "check", "metrics"], input=page, capture_output=True, text=True, check=False
+        [program("promtool"), "check", "metrics"],
+        input=page,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     # Colons are vLLM's; other names keep the rules. Status 1 would be a page that does not parse.
     assert done.returncode in (0, 3), done.stderr

@@ -16,6 +16,7 @@ from penstock_ops.deploy.compose import compose
 from penstock_ops.deploy.hosts import slurm, systemd
 from penstock_ops.deploy.kubernetes import manifests, notes, write
 from penstock_ops.deploy.lint import lint
+from penstock_ops.deploy.monitoring.flags import add_dashboards
 from penstock_ops.deploy.plan_file import read_plan
 from penstock_ops.deploy.settings import (
     PORT,
@@ -53,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of Penstock; default: %(default)s",
     )
     _host(targets.add_parser("slurm", help="a batch script"), run_slurm)
+    add_dashboards(targets.add_parser("dashboards", help="Grafana boards and alert rules"))
     _lint(targets.add_parser("lint", help="check manifests of any origin"))
     add_commands(targets)
 

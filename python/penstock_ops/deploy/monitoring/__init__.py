@@ -1,0 +1,1 @@
+"""What Prometheus and Grafana need to watch servers and gateways: boards, alerts, scraping."""
