@@ -28,6 +28,7 @@ HEAVY = [
         "bench/traces",
         "cli/test_chat.py",
         "config/test_documents.py",
+        "deploy/monitoring/test_alerts.py",
         "deploy/test_names.py",
         "deploy/test_plan_file.py",
         "plan/test_document.py",
@@ -35,6 +36,7 @@ HEAVY = [
         "plan/test_search.py",
         "plan/test_virtual.py",
         "scheduler/test_tier_traffic.py",
+        "top/test_command.py",
     )
 ]
 

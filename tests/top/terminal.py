@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import signal
 import struct
 import sys
@@ -17,6 +18,12 @@ from collections.abc import Callable
 from tests.e2e.server import HANG
 
 SEQUENCE = re.compile(r"\x1b\[(\??)([0-9;]*)([A-Za-z])")
+
+
+JOB = "set -m; {}; while [ $? -gt 128 ]; do echo STOPPED; read line; fg >/dev/null; done"
+"""A shell with job control: without one, a job cannot be stopped from the keyboard. It continues a
+job that was stopped after a line of input.
+"""
 
 
 class Picture:
@@ -46,7 +53,7 @@ class Picture:
         return ""
 
     def _put(self, character: str) -> None:
-        if "1049" not in self.modes and character in "\r\n":
+        if "1049" not in self.modes:
             return
         assert character.isprintable(), repr(character)
         self.overflowed |= self.is_behind
@@ -84,13 +91,21 @@ class Picture:
 class Terminal:
     """`python -m penstock WORDS` at a pseudo-terminal of so many columns and lines."""
 
-    def __init__(self, *words: str, columns: int, lines: int) -> None:
+    def __init__(
+        self,
+        *words: str,
+        columns: int,
+        lines: int,
+        under_a_shell: bool = False,
+        **variables: str,
+    ) -> None:
         self.pid, self._descriptor = pty.fork()
         if self.pid == 0:
-            environment = {**os.environ, "TERM": "xterm-256color"}
-            environment.pop("NO_COLOR", None)
+            environment = {**os.environ, "TERM": "xterm-256color", "NO_COLOR": "", **variables}
             command = [sys.executable, "-m", "penstock", *words]
-            os.execve(sys.executable, command, environment)
+            if under_a_shell:
+                command = ["/bin/sh", "-c", JOB.format(shlex.join(command))]
+            os.execve(command[0], command, environment)
         self.everything = self._left = ""
         self.resize(columns, lines)
 
@@ -122,6 +137,13 @@ class Terminal:
         self.everything += text
         self._left = self.picture.feed(self._left + text)
         return bool(text)
+
+    def wait_for(self, mark: str) -> None:
+        """Until `mark` was written, wherever it is on the screen."""
+        deadline = time.monotonic() + HANG
+        while mark not in self.everything:
+            assert time.monotonic() < deadline, self.everything[-500:]
+            self._read()
 
     def type(self, keys: str) -> None:
         os.write(self._descriptor, keys.encode())

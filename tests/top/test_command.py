@@ -205,6 +205,46 @@ def test_a_signal_restores_the_terminal(
         terminal.close()
 
 
+def test_a_stopped_job_has_given_the_terminal_back(server: FakeServer) -> None:
+    words = ("top", server.url, "--interval", "0.2")
+    terminal = Terminal(*words, columns=80, lines=24, under_a_shell=True)
+    try:
+        terminal.until(server.address)
+        terminal.type("\x1a")
+        terminal.wait_for("STOPPED")
+        assert_restored(terminal)
+        terminal.picture.feed("\x1b[2J")
+        terminal.type("\n")
+        terminal.until(server.address, "q quit")
+        assert "1049" in terminal.picture.modes
+        terminal.type("q")
+        assert terminal.end() == 0
+        assert_restored(terminal)
+    finally:
+        terminal.close()
+
+
+def test_no_color_and_a_dumb_terminal(server: FakeServer) -> None:
+    words = ("top", server.url, nobody(), "--interval", "0.2")
+    plain = Terminal(*words, columns=80, lines=24, NO_COLOR="1")
+    try:
+        plain.until(server.address, "connection refused")
+        plain.type("q")
+        assert plain.end() == 0
+        assert not {"\x1b[31m", "\x1b[32m", "\x1b[33m"} & set(
+            re.findall(r"\x1b\[\d*m", plain.everything)
+        )
+    finally:
+        plain.close()
+    dumb = Terminal(*words, columns=80, lines=24, TERM="dumb")
+    try:
+        assert dumb.end() == 1, "as with --once"
+        assert "\x1b" not in dumb.everything
+        assert "connection refused" in dumb.everything
+    finally:
+        dumb.close()
+
+
 def test_pause_keeps_the_numbers(server: FakeServer) -> None:
     terminal = Terminal("top", server.url, "--interval", "0.2", columns=80, lines=24)
     try:

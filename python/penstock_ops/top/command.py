@@ -106,7 +106,9 @@ def once(poller: Poller, bases: Sequence[str], interval: float, *, as_json: bool
         print(json.dumps([asdict(row) for row in found], indent=1))
     else:
         width = shutil.get_terminal_size((200, 50)).columns
-        print("\n".join(plain(found, width)))
+        text = "\n".join(plain(found, width))
+        encoding = sys.stdout.encoding or "utf-8"
+        print(text.encode(encoding, "replace").decode(encoding))
     return 1 if any(row.kind != "replica" and is_dead(row) for row in found) else 0
 
 

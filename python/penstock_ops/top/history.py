@@ -75,7 +75,8 @@ class History:
     def followed_by(self, reading: Reading) -> History:
         before = self.latest
         failing = reading.state in (DEAD, NOT_READY)
-        since = (self.failing_since or reading.at) if failing else None
+        began = reading.at if self.failing_since is None else self.failing_since
+        since = began if failing else None
         lost = {
             replica.address: self.lost.get(replica.address, reading.at)
             for replica in reading.replicas

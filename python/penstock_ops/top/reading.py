@@ -12,6 +12,7 @@ import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -167,11 +168,17 @@ def connected(
 ) -> http.client.HTTPConnection:
     if scheme == "http":
         return http.client.HTTPConnection(netloc, timeout=seconds)
+    return http.client.HTTPSConnection(netloc, timeout=seconds, context=tls(insecure))
+
+
+@cache
+def tls(insecure: bool) -> ssl.SSLContext:
+    """Made once: it reads the certificates of the system."""
     context = ssl.create_default_context()
     if insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    return http.client.HTTPSConnection(netloc, timeout=seconds, context=context)
+    return context
 
 
 def body(response: http.client.HTTPResponse, deadline: float) -> bytes:

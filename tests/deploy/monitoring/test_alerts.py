@@ -206,12 +206,14 @@ def checked(folder: Path, tests: list[dict[str, Any]], bounds: Bounds | None = N
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
-def one(series: Series, name: str, minutes: int, expected: list[dict[str, Any]]) -> dict[str, Any]:
+def one(series: Series, name: str, expected: list[dict[str, Any]], *minutes: int) -> dict[str, Any]:
+    """A test that expects these alerts of one name at each of the times."""
     return {
         "interval": f"{STEP}s",
         "input_series": [{"series": key, "values": value} for key, value in series.items()],
         "alert_rule_test": [
-            {"eval_time": f"{minutes}m", "alertname": name, "exp_alerts": expected}
+            {"eval_time": f"{minute}m", "alertname": name, "exp_alerts": expected}
+            for minute in minutes
         ],
     }
 
@@ -225,15 +227,14 @@ def test_there_is_a_case_for_each_alert() -> None:
 def test_it_fires(tmp_path: Path, name: str) -> None:
     case = CASES[name]
     expected = case.expected(name, BY_NAME[name].severity)
-    assert checked(tmp_path, [one(case.fires, name, case.minutes, [expected])]) == ""
+    assert checked(tmp_path, [one(case.fires, name, [expected], case.minutes)]) == ""
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_it_does_not_fire_at_once_or_without_cause(tmp_path: Path, name: str) -> None:
     case = CASES[name]
-    tests = [one(case.fires, name, 0, [])]
-    for series in case.quiet:
-        tests += [one(series, name, minutes, []) for minutes in (3, 5, 11, 14, 20, 60, 90)]
+    tests = [one(case.fires, name, [], 0)]
+    tests += [one(series, name, [], 3, 5, 11, 14, 20, 60, 90) for series in case.quiet]
     assert checked(tmp_path, tests) == ""
 
 
@@ -241,7 +242,7 @@ def test_it_does_not_fire_at_once_or_without_cause(tmp_path: Path, name: str) ->
 def test_it_fires_for_other_causes_too(
     tmp_path: Path, name: str, series: Series, minutes: int
 ) -> None:
-    quiet = checked(tmp_path, [one(series, name, minutes, [])])
+    quiet = checked(tmp_path, [one(series, name, [], minutes)])
     assert f'alertname="{name}"' in quiet.replace(" ", ""), quiet
 
 
@@ -251,7 +252,7 @@ def test_bounds_are_those_of_a_plan(tmp_path: Path) -> None:
     assert bounds == Bounds(4, 0.5)
     case = CASES["PenstockOverloaded"]
     expected = [case.expected("PenstockOverloaded", "warning")]
-    test = one({WAITING: "5x200"}, "PenstockOverloaded", 11, expected)
+    test = one({WAITING: "5x200"}, "PenstockOverloaded", expected, 11)
     assert checked(tmp_path, [test], bounds) == ""
     assert checked(tmp_path, [test]) != "", "5 are few for the default"
 

@@ -56,7 +56,7 @@ HEALTH = Section(
         ),
         Panel(
             "Stalls",
-            "Steps, or silences, of more than 5 s, in an hour.",
+            "Steps, or silences, of more than 10 s, in an hour.",
             "short",
             (Query(f"sum(increase(penstock:engine_stalls_total{{{SERVER}}}[1h]))", "1 h"),),
             "stat",
@@ -178,10 +178,10 @@ STEPS = Section(
         ),
         Panel(
             "Age of the last report",
-            "Time since the last step or heartbeat of the engine: half a second, unless it hangs.",
+            "Time since the last step or heartbeat. An idle engine sends one a second.",
             "s",
             (gauge("penstock:engine_report_age_seconds", "instance", how="max"),),
-            red=5,
+            red=10,
         ),
         Panel(
             "Waits for grammars",
