@@ -96,3 +96,20 @@ def test_hits_of_an_engine_without_the_newer_counters() -> None:
     history = of(*(Reading(10.0 + n, "ready", page) for n, page in enumerate(pages)))
     (row,) = rows(["u"], {"u": history}, {}, 11.0)
     assert row.hit_share == 0.5
+
+
+def test_a_dead_gateway_keeps_its_replicas_by_their_own_pages() -> None:
+    replicas = [Replica(f"10.0.0.{n}:8000", "a", "ejected", ("m",), running=7) for n in (1, 2, 3)]
+    dead = Reading(11.0, "dead", error="connection refused")
+    histories = {
+        "g": of(gateway(*replicas), dead, dead),
+        replicas[0].address: of(Reading(11.0, "ready", server_page())),
+        replicas[1].address: of(Reading(11.0, "dead", error="no route to host")),
+    }
+    head, up, down, unread = rows(["g"], histories, {}, now=13.0)
+    assert (head.kind, head.state, head.error_seconds) == ("gateway", "dead", 2.0)
+    assert (up.state, up.running, up.models, up.error) == ("ready", 3, ("m",), "")
+    assert (down.state, down.error, down.running) == ("dead", "no route to host", None)
+    assert (unread.state, unread.running) == ("...", None)
+    back = histories["g"].followed_by(gateway(*replicas, at=14.0))
+    assert set(back.lost.values()) == {14.0}

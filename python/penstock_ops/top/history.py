@@ -74,13 +74,15 @@ class History:
 
     def followed_by(self, reading: Reading) -> History:
         before = self.latest
+        if before is not None and reading.state == DEAD:
+            reading = with_replicas(reading, before)
         failing = reading.state in (DEAD, NOT_READY)
         began = reading.at if self.failing_since is None else self.failing_since
         since = began if failing else None
         lost = {
             replica.address: self.lost.get(replica.address, reading.at)
             for replica in reading.replicas
-            if replica.state != READY
+            if replica.state not in (READY, UNREAD)
         }
         next_one = replace(self, latest=reading, previous=None, failing_since=since, lost=lost)
         if before is None or DEAD in (before.state, reading.state):
@@ -107,6 +109,14 @@ class History:
         if later is None:
             return None
         return max(later - (earlier or 0.0), 0.0)
+
+
+def with_replicas(dead: Reading, before: Reading) -> Reading:
+    """The reading of a dead gateway with the replicas that it had: they may serve without it. What
+    it knew of them is forgotten.
+    """
+    replicas = tuple(Replica(one.address, one.pool, UNREAD, one.models) for one in before.replicas)
+    return replace(dead, models=before.models, is_gateway=before.is_gateway, replicas=replicas)
 
 
 def restarted(before: Page, after: Page) -> bool:

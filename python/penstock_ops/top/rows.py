@@ -109,7 +109,8 @@ def own_row(address: str, history: History, since: float | None, now: float) -> 
     """The row of an address that was given. One that does not answer has no numbers."""
     latest = history.latest
     kind: Literal["server", "gateway"] = "gateway" if latest and latest.is_gateway else "server"
-    row = Row(address, kind, latest.state if latest else UNREAD, address)
+    models = latest.models if latest else ()
+    row = Row(address, kind, latest.state if latest else UNREAD, address, models)
     late = since is not None and now - since > LATE
     if latest is not None and latest.state != DEAD and not late:
         row = measured(row, history)
@@ -136,9 +137,11 @@ def replica_row(address: str, replica: Replica, of: History, detail: History, no
     """A replica as its gateway sees it, with the rates of its own page where that can be read.
     `of` is the gateway's history, `detail` the replica's own.
     """
-    row = Row(replica.address, "replica", replica.state, address, models=replica.models)
-    readable = detail.latest is not None and detail.latest.state != DEAD
-    if readable:
+    state, models = replica.state, replica.models
+    if state == UNREAD and detail.latest is not None:
+        state = detail.latest.state
+    row = Row(replica.address, "replica", state, address, models=models)
+    if detail.latest is not None and (detail.latest.state != DEAD or state == DEAD):
         row = with_error(measured(row, detail), detail, now)
     row = replace(
         row,
@@ -149,7 +152,7 @@ def replica_row(address: str, replica: Replica, of: History, detail: History, no
         kv_use=first(replica.kv_use, row.kv_use),
         tokens_out=first(row.tokens_out, replica.tokens_out),
     )
-    if replica.state != READY:
+    if replica.state not in (READY, UNREAD):
         since = of.lost.get(replica.address)
         lost = None if since is None else now - since
         return replace(row, error=replica.error or row.error or replica.state, error_seconds=lost)
