@@ -60,7 +60,7 @@ def test_the_screen(urls: tuple[str, str, list[str]], size: tuple[int, int]) -> 
         shown = terminal.when(
             lambda text: all(re.search(line, text) for line in loaded), "rows with latencies"
         )
-        for text in (*map(bare, (gateway, *replicas)), "tiny", "sim", "disk:", "ram"):
+        for text in (*map(bare, (gateway, *replicas)), "tiny", "sim", "disk ", "ram "):
             assert text in shown
         lines = shown.splitlines()
         assert "3 addresses, 3 replicas  2 not ready" in lines[0]

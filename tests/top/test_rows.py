@@ -108,6 +108,7 @@ def test_a_dead_gateway_keeps_its_replicas_by_their_own_pages() -> None:
     }
     head, up, down, unread = rows(["g"], histories, {}, now=13.0)
     assert (head.kind, head.state, head.error_seconds) == ("gateway", "dead", 2.0)
+    assert head.tokens_out is None, "nothing goes through it"
     assert (up.state, up.running, up.models, up.error) == ("ready", 3, ("m",), "")
     assert (down.state, down.error, down.running) == ("dead", "no route to host", None)
     assert (unread.state, unread.running) == ("...", None)

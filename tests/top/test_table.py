@@ -73,9 +73,10 @@ def test_at_200_columns_a_row_is_a_line() -> None:
     lines = plain(ROWS, 200)
     assert len(lines) == 1 + len(ROWS)
     assert "MODEL" in lines[0]
-    assert lines[0].endswith("KV TIERS                       LAST ERROR")
+    assert lines[0].split()[-4:] == ["KV", "TIERS", "LAST", "ERROR"]
     assert "smollm2" in lines[1]
-    assert lines[1].endswith("ram 1.2G/4.0G hit 12%          2 refused (queue_full), 12s ago")
+    assert lines[1].split("31ms ")[1].split("  ")[0] == "ram 1.2G/4.0G hit 12%"
+    assert lines[1].endswith("  2 refused (queue_full), 12s ago")
     assert lines[4].startswith("  10.0.0.2:8000")
     assert " unhealthy " in lines[4]
 
@@ -104,6 +105,19 @@ def test_no_remote_text_reaches_the_terminal_as_it_is(
         assert len(lines) == height
         assert all(line.isprintable() for line in lines)
         assert all(words.width(line) <= width for line in lines)
+
+
+def test_an_error_that_has_no_room_is_below_its_row() -> None:
+    long = "the engine failed to start: " + "reason " * 9
+    _, first, below = plain([replace(SERVER, error=long)], 200)
+    assert "engine" not in first
+    assert below.startswith(f"  {long.strip()}, 12s ago")
+
+
+def test_a_tier_has_its_path_where_there_is_room() -> None:
+    row = replace(SERVER, tiers=(TierUse("disk:/var/kv", 64 * 2**30, 0, None, True),))
+    assert "disk 64G skipped" in plain([row], 200)[1]
+    assert "disk:/var/kv 64G skipped" in "\n".join(texts([row], View(mode="one"), 80, 24))
 
 
 def test_the_selected_row_is_always_in_sight() -> None:

@@ -116,7 +116,7 @@ def one(row: Row) -> list[Line]:
         ("prompt from caches", words.share(row.hit_share)),
         ("TTFT P50, P99", quantile_words(row.ttft)),
         ("ITL P50, P99", quantile_words(row.itl)),
-        *(("KV tier", tier_words(tier)) for tier in row.tiers),
+        *(("KV tier", tier_words(tier, tier.name)) for tier in row.tiers),
         ("last error", error_words(row) or words.NOTHING),
         ("last reading", words.NOTHING if row.age is None else f"{row.age:.1f}s ago"),
     ]

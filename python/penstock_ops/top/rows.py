@@ -90,7 +90,8 @@ def rows(
             replica_row(address, replica, history, histories.get(replica.address, History()), now)
             for replica in (history.latest.replicas if history.latest else ())
         ]
-        found += [with_sums(own_row(address, history, since, now), replicas), *replicas]
+        own = own_row(address, history, since, now)
+        found += [own if own.state == DEAD else with_sums(own, replicas), *replicas]
     return found
 
 

@@ -29,8 +29,6 @@ class Column:
     at: int = 0
     """Columns of the screen from which on it is shown."""
     right: bool = True
-    note: Callable[[Row], str] | None = None
-    """What the line below a row has of it where there is no such column."""
 
 
 SHORT = {"not ready": "no", "unhealthy": "down", "warming": "warm", "draining": "drain"}
@@ -52,12 +50,12 @@ def _models(row: Row) -> str:
 
 
 def _tiers(row: Row) -> str:
-    return ", ".join(map(tier_words, row.tiers))
+    return ", ".join(tier_words(tier, tier.name.partition(":")[0]) for tier in row.tiers)
 
 
-def tier_words(tier: TierUse) -> str:
+def tier_words(tier: TierUse, name: str) -> str:
     """Such as `ram 1.2G/4.0G hit 12%`."""
-    found = f"{words.printable(tier.name)} {words.size(tier.used)}"
+    found = f"{words.printable(name)} {words.size(tier.used)}"
     if tier.capacity:
         found += f"/{words.size(tier.capacity)}"
     if tier.hit_share is not None:
@@ -96,9 +94,9 @@ NUMBERS = (
     Column("ITL", 5, lambda row: _p50(row.itl)),
     Column("P99", 5, lambda row: _p99(row.itl)),
 )
-MODEL = Column("MODEL", 24, _models, 120, right=False, note=_models)
-TIERS = Column("KV TIERS", 30, _tiers, 160, right=False, note=_tiers)
-ERROR = Column("LAST ERROR", 0, error_words, 160, right=False, note=error_words)
+MODEL = Column("MODEL", 24, _models, 120, right=False)
+TIERS = Column("KV TIERS", 46, _tiers, 190, right=False)
+ERROR = Column("LAST ERROR", 0, error_words, 150, right=False)
 """It has the rest of the line."""
 
 
@@ -139,17 +137,19 @@ class Table:
 
     def lines(self, row: Row, above: Row | None) -> list[Line]:
         """A row, and a line below it for what has no column. `above`: the gateway of a replica."""
-        name = row.name.removeprefix("http://")
-        name = words.printable(INDENT + name if row.kind == "replica" else name)
-        spans = [Span(words.padded(name, self.name), "" if above else "bold")]
+        spans = [Span(words.padded(name_of(row), self.name), "" if above else "bold")]
         for column in self.columns:
             text = words.padded(column.value(row), column.width, right=column.right)
             style = state_style(row.state) if column.title == "STATE" else ""
             spans += [Span(" "), Span(text, style)]
-        if self.error:
-            spans += [Span(" "), Span(words.cut(error_words(row), self.error), error_style(row))]
+        if self.has_room(row):
+            spans += [Span(" "), Span(error_words(row), error_style(row))]
         note = self.note(row, above)
         return [fitted(spans, self.width), *([note] if note else [])]
+
+    def has_room(self, row: Row) -> bool:
+        """Whether the column of the last error has room for that of the row."""
+        return self.error > 0 and words.width(error_words(row)) <= self.error
 
     def note(self, row: Row, above: Row | None) -> Line | None:
         shown = {column.title for column in self.columns}
@@ -159,7 +159,7 @@ class Table:
         if TIERS.title not in shown:
             texts.append(_tiers(row))
         rest = INDENT.join(filter(None, texts))
-        error = "" if self.error else error_words(row)
+        error = "" if self.has_room(row) else error_words(row)
         if not rest and not error:
             return None
         indent = INDENT * (2 if above else 1)
@@ -180,8 +180,13 @@ def table(width: int, names: int) -> Table:
 
 
 def table_of(rows: Sequence[Row], width: int) -> Table:
-    names = [words.width(words.printable(row.name)) + len(INDENT) for row in rows]
-    return table(width, max(names, default=0))
+    return table(width, max((words.width(name_of(row)) for row in rows), default=0))
+
+
+def name_of(row: Row) -> str:
+    """The address, indented below a gateway."""
+    name = words.printable(row.name.removeprefix("http://"))
+    return INDENT + name if row.kind == "replica" else name
 
 
 def line_groups(rows: Sequence[Row], width: int) -> tuple[Line, list[list[Line]]]:

@@ -99,5 +99,5 @@ def size(value: float) -> str:
     for unit, one in SIZES:
         if value >= one:
             scaled = value / one
-            return f"{scaled:.1f}{unit}" if scaled < 99.95 else f"{scaled:.0f}{unit}"
+            return f"{scaled:.1f}{unit}" if scaled < 9.95 else f"{scaled:.0f}{unit}"
     return f"{value:.0f}B"
