@@ -56,7 +56,7 @@ HEALTH = Section(
         ),
         Panel(
             "Stalls",
-            "Steps, or silences, of more than 10 s, in an hour.",
+            "Silences of more than 10 s without step and heartbeat, in an hour.",
             "short",
             (Query(f"sum(increase(penstock:engine_stalls_total{{{SERVER}}}[1h]))", "1 h"),),
             "stat",
