@@ -1,9 +1,10 @@
 """The boards and alerts of `penstock deploy dashboards`: a real Prometheus scrapes a loaded server
-with tiers, and a gateway with a queue before it and before engines whose streams break.
+with tiers, and a gateway with a queue before it and before slow engines whose streams break.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 import time
@@ -69,11 +70,14 @@ def prometheus(
     tiers = [word.format(disk=folder / "kv") for word in TIERS]
     with ExitStack() as stack:
         server = stack.enter_context(serve(*SMALL, *tiers, model=model))
-        sim = stack.enter_context(Sim("--fault", "cut:0.2:4", replicas=2))
+        slow = folder / "profile.json"
+        slow.write_text(json.dumps({"max_num_seqs": 1, "timing": {"base_us": 10_000}}))
+        words = ("--fault", "cut:0.2:4", "--profile", str(slow))
+        sim = stack.enter_context(Sim(*words, replicas=2))
         config = folder / "gateway.yaml"
         config.write_text(SETTINGS.format(real=server.url, modelled=", ".join(sim.urls)))
         gateway = stack.enter_context(Gateway("--config", str(config)))
-        stack.enter_context(Load(gateway.url, "tiny", "sim"))
+        stack.enter_context(Load(gateway.url, "tiny", *["sim"] * 5))
         addresses = {"penstock": server.url, "penstock-gateway": gateway.url}
         targets = {job: url.removeprefix("http://") for job, url in addresses.items()}
         made = Prometheus(folder, targets, rules)
