@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import TextIO
 
 
 def moves_cursor(environ: Mapping[str, str] = os.environ) -> bool:
@@ -14,3 +15,9 @@ def moves_cursor(environ: Mapping[str, str] = os.environ) -> bool:
 def has_styles(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether bold and dim text is shown: not where $NO_COLOR is set to anything."""
     return moves_cursor(environ) and not environ.get("NO_COLOR")
+
+
+def draws_blocks(stream: TextIO, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether the block characters of Unicode are shown: on a terminal whose encoding has them."""
+    is_unicode = (stream.encoding or "").lower().replace("-", "") == "utf8"
+    return stream.isatty() and is_unicode and moves_cursor(environ)

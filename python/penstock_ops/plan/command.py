@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
 from penstock.config import ON_CPUS, ON_GPUS
-from penstock.core import InvalidValueError, PenstockError
+from penstock.config.terminal import draws_blocks
+from penstock.core import InvalidValueError
 from penstock.model.sizing import active_parameters, parameters, whole
+from penstock_ops.plan.bars import ASCII, BLOCKS, bars
 from penstock_ops.plan.cut import Cut
 from penstock_ops.plan.engines import ENGINES, Engine, Load, engine
+from penstock_ops.plan.fitting import Placement, fit, remedies
 from penstock_ops.plan.hardware import HERE, Target, parse_targets
 from penstock_ops.plan.here import here
 from penstock_ops.plan.lines import human
 from penstock_ops.plan.lists import ListAction, hardware_lines, model_lines
-from penstock_ops.plan.memory import Memory, plan_memory
+from penstock_ops.plan.memory import Memory
 from penstock_ops.plan.planning import add_goal, run_goal
 from penstock_ops.plan.subject import Subject, read_subject
 from penstock_ops.plan.tables import concurrency_table, fit_table, memory_table
+from penstock_ops.plan.verdict import fits, misfit, suggestions
 from penstock_ops.plan.weights import BYTES, KV_BYTES, as_packed
 
 GROUP = "Size"
@@ -119,8 +124,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Print the memory tables or, with a goal, the plan. PenstockError for a model whose size
-    cannot be computed, or if no deployment meets the goal.
+    """Print the verdict and the memory or, with a goal, the plan; 1 if nothing fits or meets the
+    goal. PenstockError for a model whose size cannot be computed.
     """
     subject = read_subject(parsed.model, parsed.weights)
     targets = [Target(here(), 1)] if parsed.on == HERE else parse_targets(parsed.on)
@@ -132,25 +137,33 @@ def run(parsed: argparse.Namespace) -> int:
     if length is not None and not 1 <= length <= own:
         expected = f"1 to {own}, the model's own length"
         raise InvalidValueError("--max-model-len", length, expected)
-    for line in introduction(subject, targets, rules):
-        print(line)
+    about = introduction(subject, targets, rules)
     if parsed.kv_cache_dtype is None:
         parsed.kv_cache_dtype = "bf16"
         if subject.kv and rules.name == "vllm":
             parsed.kv_cache_dtype = subject.kv
-            print(f"note: KV of type {subject.kv}, as the checkpoint asks for")
-    print()
+            about.append(f"note: KV of type {subject.kv}, as the checkpoint asks for")
+    status, lines = _answer(parsed, subject, targets, rules)
+    print("\n".join([*lines, "", *about]))
+    return status
+
+
+def _answer(
+    parsed: argparse.Namespace, subject: Subject, targets: Sequence[Target], rules: Engine
+) -> tuple[int, list[str]]:
+    """The exit status, and the lines of the table that was asked for."""
     if (parsed.rate is not None or parsed.trace) and not parsed.table:
-        print("\n".join(_plan(parsed, subject, targets, rules)))
-        return 0
+        return _plan(parsed, subject, targets, rules)
     if len(targets) > 1:
         raise InvalidValueError("--on", parsed.on, "one target, or a goal (--rate, --trace)")
-    table = parsed.table or "memory"
-    lines = {"fit": _fit, "memory": _memory, "concurrency": _concurrency}[table](
-        parsed, subject, target, rules
-    )
-    print("\n".join(lines))
-    return 0
+    if parsed.table == "fit":
+        return 0, _fit(parsed, subject, targets[0])
+    placement = _placement(parsed, subject, targets[0], rules, parsed.kv_cache_dtype)
+    memory = fit(placement)
+    if not placement.holds(memory):
+        tried = suggestions("Try:", remedies(placement))
+        return 1, [misfit(memory, placement), *tried, *_table(parsed, placement, memory)]
+    return 0, [fits(memory, placement), *_table(parsed, placement, memory)]
 
 
 def introduction(subject: Subject, targets: Sequence[Target], rules: Engine) -> list[str]:
@@ -163,31 +176,37 @@ def introduction(subject: Subject, targets: Sequence[Target], rules: Engine) -> 
     )
     if subject.file_bytes:
         first += f" (file: {human(subject.file_bytes)})"
-    lines = [first, *(f"note: {note}" for note in subject.notes)]
+    lines = [first, *(_hardware(target, rules) for target in targets)]
+    lines += [f"note: {note}" for note in subject.notes]
     if subject.refused:
         head = "sized only: " if rules.name == "penstock" else "note: of Penstock itself "
         lines.append(head + subject.refused)
     if rules.name == "penstock" and not device.is_cpu:
         lines.append("sized only: no plan of Penstock on a GPU has been compared with one yet")
-    return [*lines, *(line for target in targets for line in _place(target, rules))]
+    return [*lines, *(note for target in targets for note in _hardware_notes(target))]
 
 
-def _place(target: Target, rules: Engine) -> list[str]:
+def _hardware(target: Target, rules: Engine) -> str:
     device, node = target.accelerator, target.node
     where = f"{target.count // node.count} x {node.title}, " if node else ""
-    where += f"{target.count} x {device.title}, {human(device.memory)}, cuts of {rules.name}"
-    lines = [where] if device.verified else [where, f"unverified: {device.source}"]
+    each = f"{human(device.memory)} each" if target.count > 1 else human(device.memory)
+    return f"{where}{target.count} x {device.title}, {each}, by the rules of {rules.name}"
+
+
+def _hardware_notes(target: Target) -> list[str]:
+    device = target.accelerator
+    notes = [] if device.verified else [f"unverified: {device.source}"]
     if target.word not in ("", target.name):
-        lines.insert(0, f"note: {target.word} is {target.name}")
-    return lines
+        notes.append(f"note: {target.word} is {target.name}")
+    return notes
 
 
 def _plan(
     parsed: argparse.Namespace, subject: Subject, targets: Sequence[Target], rules: Engine
-) -> list[str]:
+) -> tuple[int, list[str]]:
     if targets[0].accelerator.is_cpu:
         load = load_of(parsed, targets[0])
-        return run_goal(parsed, subject, targets, rules, load, [Cut(1, 1)])
+        return run_goal(parsed, subject, targets, rules, load, [Cut(1, 1)], _marks())
     load = Load(
         chunk=parsed.max_num_batched_tokens or 0,
         sequences=parsed.max_num_seqs or 0,
@@ -195,59 +214,50 @@ def _plan(
         fraction=parsed.memory_fraction,
     )
     cuts = [asked_cut(parsed)] if parsed.tensor_parallel_size else []
-    return run_goal(parsed, subject, targets, rules, load, cuts)
+    return run_goal(parsed, subject, targets, rules, load, cuts, _marks())
 
 
-def _fit(parsed: argparse.Namespace, subject: Subject, target: Target, rules: Engine) -> list[str]:
+def _marks() -> str:
+    """The characters of bars that standard output can show."""
+    return BLOCKS if draws_blocks(sys.stdout) else ASCII
+
+
+def _fit(parsed: argparse.Namespace, subject: Subject, target: Target) -> list[str]:
     tokens = parsed.max_model_len or subject.spec.max_position
     kinds = [subject.weights.name]
     kinds += [kind for kind in ("fp8",) if kind not in kinds and not parsed.weights]
     return fit_table(subject, target.accelerator, tokens, kinds, ["bf16", "fp8"])
 
 
-def _memory(
-    parsed: argparse.Namespace, subject: Subject, target: Target, rules: Engine
-) -> list[str]:
-    return memory_table(
-        _planned(parsed, subject, target, rules, parsed.kv_cache_dtype), parsed.explain
-    )
+def _table(parsed: argparse.Namespace, placement: Placement, memory: Memory) -> list[str]:
+    if parsed.table == "concurrency":
+        return ["", *_concurrency(placement, memory)]
+    return ["", *bars(memory, _marks()), "", *memory_table(memory, parsed.explain)]
 
 
-def _concurrency(
-    parsed: argparse.Namespace, subject: Subject, target: Target, rules: Engine
-) -> list[str]:
-    kinds = ("bf16", "f32") if target.accelerator.is_cpu else ("bf16", "fp8")
-    memories = [(kind, _planned(parsed, subject, target, rules, kind)) for kind in kinds]
-    lines = concurrency_table(memories, parsed.max_model_len or subject.spec.max_position)
-    cut = memories[0][1].cut
-    found = ", ".join(f"{memory.kv_tokens:,} tokens of {kind}" for kind, memory in memories)
-    return [f"{cut}: {found}", *lines]
+def _concurrency(placement: Placement, memory: Memory) -> list[str]:
+    """Sequences by context for two types of KV, on the same partition of the model."""
+    device = placement.target.accelerator
+    kinds = ("bf16", "f32") if device.is_cpu else ("bf16", "fp8")
+    memories = [(kind, replace(placement, kv=kind).memory(memory.cut)) for kind in kinds]
+    most = placement.load.context or placement.subject.spec.max_position
+    found = ", ".join(f"{each.kv_tokens:,} tokens of {kind}" for kind, each in memories)
+    return [f"{memory.cut}: {found}", *concurrency_table(memories, most)]
 
 
-def _planned(
+def _placement(
     parsed: argparse.Namespace, subject: Subject, target: Target, rules: Engine, kv: str
-) -> Memory:
-    """Memory of the deployment with the requested partition over devices, or with the smallest one
-    that fits on the target.
-    """
-    load, spec, device = load_of(parsed, target), subject.spec, target.accelerator
-    if parsed.tensor_parallel_size:
-        cut = asked_cut(parsed)
-        if why := rules.refuses(spec, cut, target.per_node):
-            raise PenstockError(f"{cut}: {why}")
-        return plan_memory(spec, subject.weights, device, cut, rules, load, kv)
-    refused = ""
-    for cut in _smallest_first(parsed, target):
-        if rules.refuses(spec, cut, target.per_node):
-            continue
-        try:
-            memory = plan_memory(spec, subject.weights, device, cut, rules, load, kv)
-        except InvalidValueError:
-            continue
-        if memory.fits:
-            return memory
-        refused = f"{cut}: {memory.lacking(load.context or 1)}"
-    raise PenstockError(f"{subject.name} does not fit on {target.count} devices; {refused}")
+) -> Placement:
+    return Placement(
+        subject,
+        target,
+        rules,
+        load_of(parsed, target),
+        kv,
+        asked_cut(parsed) if parsed.tensor_parallel_size else None,
+        parsed.expert_parallel,
+        parsed.attention_by_requests,
+    )
 
 
 def load_of(parsed: argparse.Namespace, target: Target) -> Load:
@@ -270,17 +280,3 @@ def asked_cut(parsed: argparse.Namespace) -> Cut:
         parsed.expert_parallel,
         parsed.attention_by_requests,
     )
-
-
-def _smallest_first(parsed: argparse.Namespace, target: Target) -> list[Cut]:
-    """Partitions (cuts) of the model in the order to try: within one node, then stages of whole
-    nodes, then stages of several nodes.
-    """
-    node = target.per_node
-    found = [
-        Cut(tp, pp, parsed.expert_parallel, parsed.attention_by_requests)
-        for tp in range(1, target.count + 1)
-        for pp in range(1, target.count // tp + 1)
-        if tp % node == 0 or (tp < node and pp == 1)
-    ]
-    return sorted(found, key=lambda cut: (cut.size, cut.tp > node, cut.pp))

@@ -42,9 +42,27 @@ class Cut:
         """
         return self.tp if self.by_requests else 1
 
+    def is_usual(self, per_node: int) -> bool:
+        """Whether the ranks of a stage, and those of the replica, are a power of two or fill whole
+        nodes of `per_node` devices.
+        """
+        return all(_is_usual(ranks, per_node) for ranks in (self.tp, self.size))
+
     def __str__(self) -> str:
         words = f"TP{self.tp}" if self.pp == 1 else f"TP{self.tp} x PP{self.pp}"
         return words + (" EP" if self.by_experts else "") + (" DP" if self.by_requests else "")
+
+
+def deployed(cut: str, replicas: int, devices: int) -> str:
+    """Replicas and partition of a deployment as text; empty for one device."""
+    if replicas > 1:
+        return f"{replicas} replicas of {cut}"
+    return cut if devices > 1 else ""
+
+
+def _is_usual(ranks: int, per_node: int) -> bool:
+    is_power = ranks & (ranks - 1) == 0
+    return is_power if ranks < per_node else ranks % per_node == 0
 
 
 class Share:

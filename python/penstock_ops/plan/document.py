@@ -22,7 +22,16 @@ from penstock_ops.plan.hardware import Target
 from penstock_ops.plan.memory import Memory
 from penstock_ops.plan.offers import Offer
 from penstock_ops.plan.prices import Dearer, best, closest
-from penstock_ops.plan.search import Found, Goal, Speed, Trial, judged, simulate
+from penstock_ops.plan.search import (
+    SPEED,
+    Found,
+    Goal,
+    Speed,
+    Trial,
+    judged,
+    simulate,
+    spoken,
+)
 from penstock_ops.plan.starting import Rates, start, storage
 from penstock_ops.plan.subject import Subject
 from penstock_ops.plan.thresholds import thresholds
@@ -57,8 +66,7 @@ def document(
 ) -> dict[str, Any]:
     """The content of plan.yaml. PenstockError if no deployment on the target meets the goal."""
     if found.choice is None:
-        others = "; ".join(f"with {_offer(each)}" for each in offered)
-        raise PenstockError(no_choice(request, found) + (f"; {others}" if others else ""))
+        raise PenstockError(f"nothing on {request.target.on} holds the goal; {closest(found)}")
     subject, target = request.subject, request.target
     length = served(found.choice.candidate.memory, request)
     choice = as_needed(found.choice, request, length)
@@ -97,7 +105,7 @@ def document(
         "start": begun,
         "thresholds": {"storage_gb_per_s": storage(begun), **limits},
         "bench": bench(request),
-        "runners_up": [runner_up(trial, choice) for trial in best(found.lost)[:RUNNERS_UP]],
+        "runners_up": [runner_up(trial) for trial in best(found.lost)[:RUNNERS_UP]],
         "offers": [
             {
                 "change": each.change,
@@ -217,7 +225,7 @@ def bench(request: Request) -> dict[str, Any]:
     return {**request.workload, "slo": [f"{slo.key}:{slo.limit:g}" for slo in request.goal.slo]}
 
 
-def runner_up(trial: Trial, choice: Trial) -> dict[str, Any]:
+def runner_up(trial: Trial) -> dict[str, Any]:
     candidate = trial.candidate
     return {
         "cut": str(candidate.cut),
@@ -226,95 +234,15 @@ def runner_up(trial: Trial, choice: Trial) -> dict[str, Any]:
         "max_num_batched_tokens": candidate.chunk,
         "tiers": [tier.kind for tier in candidate.tiers],
         "worst_over_bound": round(trial.worst, 3),
-        "why": trial.failed or _held(trial, choice),
+        "holds": not trial.failed,
+        "why": trial.failed or _held(trial),
     }
 
 
-def _held(trial: Trial, choice: Trial) -> str:
-    if not choice.worst:
-        return "holds; there is no bound to choose by"
-    return f"holds, at {trial.worst:.3f} of the bound where the choice is at {choice.worst:.3f}"
-
-
-def no_choice(request: Request, found: Found) -> str:
-    """Explains why no deployment meets the goal: how close the best simulated one came or, if none
-    was simulated, why none fits.
-    """
-    head = f"nothing on {request.target.on} holds the goal"
-    why = closest(found)
-    return f"{head}; {why}" if why else head
-
-
-def _offer(offer: Offer) -> str:
-    trial = offer.trial
-    return (
-        f"{offer.change}: {trial.replicas} x {trial.candidate.cut} = {trial.devices} devices "
-        f"({offer.caveat})"
-    )
-
-
-def summary(plan: dict[str, Any], request: Request) -> list[str]:
-    """Lines that summarise the plan."""
-    choice = plan["choice"]
-    cut = f"TP{choice['tensor_parallel_size']} x PP{choice['pipeline_parallel_size']}"
-    cut += " EP" if choice["expert_parallel"] else ""
-    cut += " DP" if choice["attention_by_requests"] else ""
-    first = (
-        f"choice: {choice['replicas']} x {cut} = {choice['devices']} devices, steps of "
-        f"{choice['max_num_batched_tokens']} tokens, {choice['max_num_seqs']} sequences, "
-        f"{choice['kv_tokens']:,} tokens of {choice['kv_cache_dtype']} KV each"
-    )
-    if choice["price_per_hour"] is not None:
-        first += f", {choice['price_per_hour']:g} an hour on {plan['target']['on']}"
-    lines = [first, f"  {_context(choice['max_model_len'], request)}"]
-    reused = plan["predictions"]["prompt_tokens_reused"]
-    if any(reused.values()):
-        lines[0] += _behind([tier["kind"] for tier in choice["tiers"]])
-        lines.append(
-            f"  prompt tokens not computed: {reused['kv']:.0%} in the KV, {reused['tiers']:.0%} "
-            "from tiers"
-        )
-    for key, values in plan["predictions"].items():
-        if not key.endswith("_ms"):
-            continue
-        bound = plan["slo"].get(key)
-        asked = f", bound {bound:g}" if bound else ""
-        if UNKNOWN in values:
-            lines.append(f"  {key:16} unknown without a profile, at least {values['at_least']:g}")
-            lines[-1] += asked
-        else:
-            lines.append(
-                f"  {key:16} {values['mid']:g} ({values['low']:g} to {values['high']:g}){asked}"
-            )
-    lines += [
-        f"lost: {row['replicas']} x {row['cut']} = {row['devices']} devices, steps of "
-        f"{row['max_num_batched_tokens']}{_behind(row['tiers'])}: {row['why']}"
-        for row in plan["runners_up"][:5]
-    ]
-    lines += [f"lost: {row['on']}: {row['why']}" for row in plan["other_targets"]]
-    lines += [
-        f"offer: {row['change']}: {row['replicas']} x {row['cut']} = {row['devices']} devices; "
-        f"{row['caveat']}"
-        for row in plan["offers"]
-    ]
-    if request.speed.waiting is None:
-        lines.append("TTFT is judged by what arithmetic alone gives, which real engines exceed")
-    return lines
-
-
-def _context(tokens: int, request: Request) -> str:
-    own = request.subject.spec.max_position
-    if request.context:
-        why = "as --max-model-len says"
-    elif tokens == own:
-        why = "the model's own length"
-    else:
-        why = f"what the KV holds; the model's own length is {own:,}"
-    return f"serves sequences of up to {tokens:,} tokens: {why}"
-
-
-def _behind(tiers: Sequence[str]) -> str:
-    return f", KV in {' and '.join(tiers)} too" if tiers else ""
+def _held(trial: Trial) -> str:
+    if not trial.tightest:
+        return f"{spoken(SPEED)} up to {trial.tightness:,.0f} ms"
+    return f"{spoken(trial.tightest)} at {trial.worst:.0%} of the limit"
 
 
 def write(plan: dict[str, Any], path: Path) -> None:

@@ -111,6 +111,7 @@ def _vllm(spec: DecoderSpec, device: Accelerator, cut: Cut, load: Load) -> list[
             "kept free",
             outside,
             f"{device.memory / GIB:.2f} GiB x (1 - {fraction:g}), --gpu-memory-utilization",
+            "free",
         ),
         _activations(spec, cut, load),
         _communicators(device, cut),
@@ -164,9 +165,15 @@ def _penstock(spec: DecoderSpec, device: Accelerator, cut: Cut, load: Load) -> l
             "kept free",
             round(device.memory * KEPT_FREE) // cut.size,
             f"10% of what is free now / {cut.size} ranks",
+            "free",
         ),
         Line("process", PROCESS, "interpreter, extension, API server"),
-        Line("activations", activations, f"4 B x {load.chunk} tokens x (6 h + 2 inner)"),
+        Line(
+            "activations",
+            activations,
+            f"4 B x {load.chunk} tokens x (6 h + 2 inner)",
+            "activations",
+        ),
         Line(
             "shared memory",
             shared // max(cut.size, 1),
@@ -186,6 +193,7 @@ def _activations(spec: DecoderSpec, cut: Cut, load: Load) -> Line:
         "activations",
         size,
         f"2 B x {load.chunk} tokens x {max(width, spec.hidden)} x {copies} copies",
+        "activations",
     )
 
 

@@ -11,7 +11,7 @@ from penstock.model.sizing import active_parameters, kv_spec, parameters, whole
 from penstock.model.spec import DecoderSpec
 from penstock_ops.plan.catalogue import entries
 from penstock_ops.plan.hardware import HERE, accelerator, names, node
-from penstock_ops.plan.lines import human
+from penstock_ops.plan.lines import columns, human
 from penstock_ops.plan.subject import of_catalogue
 
 
@@ -54,7 +54,7 @@ def model_lines() -> list[str]:
                 _kind(entry.config),
             )
         )
-    return _columns(rows, left=(0, 3, 7))
+    return columns(rows, left=(0, 3, 7))
 
 
 def hardware_lines() -> list[str]:
@@ -70,9 +70,9 @@ def hardware_lines() -> list[str]:
     return [
         f"{HERE}: the CPUs and the memory of this machine",
         "",
-        *_columns(rows, left=(0, 3)),
+        *columns(rows, left=(0, 3)),
         "",
-        *_columns(nodes, left=(0, 2, 3)),
+        *columns(nodes, left=(0, 2, 3)),
     ]
 
 
@@ -85,17 +85,3 @@ def _kv_bytes(spec: DecoderSpec) -> int:
 def _kind(config: Any) -> str:
     listed = config.get("architectures") or [config.get("model_type", "")]
     return str(listed[0])
-
-
-def _columns(rows: Sequence[tuple[str, ...]], left: Sequence[int]) -> list[str]:
-    """Rows as lines, each column as wide as its widest text; columns not in `left` are aligned to
-    the right.
-    """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            f"{text:<{width}}" if at in left else f"{text:>{width}}"
-            for at, (text, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]

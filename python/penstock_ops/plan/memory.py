@@ -78,7 +78,7 @@ class Memory:
         def lines(rank: RankMemory) -> tuple[Line, ...]:
             need = max(count * rank.sequence(tokens) for count, tokens in loads)
             spare = max(rank.room - need - rank.sequence(block), 0)
-            return (*rank.engine, Line("left", spare, "KV that the load does not need"))
+            return (*rank.engine, Line("left", spare, "KV that the load does not need", "free"))
 
         ranks = tuple(replace(rank, engine=lines(rank)) for rank in self.ranks)
         return Memory(self.cut, ranks)
@@ -129,12 +129,17 @@ class Memory:
         weights = [rank.weights for rank in self.ranks]
         return max(weights) * len(weights) / max(sum(weights), 1)
 
+    def missing(self, tokens: int) -> list[int]:
+        """Bytes that each rank lacks for one sequence of `tokens` tokens; 0 or less where it
+        fits.
+        """
+        return [rank.sequence(tokens) - rank.room for rank in self.ranks]
+
     def lacking(self, tokens: int) -> str:
         """Explains why one sequence of `tokens` tokens does not fit: the first rank that lacks
         memory, and how much it lacks. Empty if the sequence fits.
         """
-        for rank in self.ranks:
-            missing = rank.sequence(tokens) - rank.room
+        for rank, missing in zip(self.ranks, self.missing(tokens), strict=True):
             if missing > 0:
                 return (
                     f"rank {rank.rank} lacks {human(missing)}: weights {human(rank.weights)}, "

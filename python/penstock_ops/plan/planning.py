@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,19 @@ from penstock_ops.plan.arrivals import arrivals_of
 from penstock_ops.plan.calibration import Band, shipped
 from penstock_ops.plan.corrected import corrected
 from penstock_ops.plan.cut import Cut
-from penstock_ops.plan.document import Request, document, summary, write
+from penstock_ops.plan.document import Request, as_needed, document, served, write
 from penstock_ops.plan.engines import Engine, Load
 from penstock_ops.plan.explained import step_lines
+from penstock_ops.plan.fitting import Placement, fit
 from penstock_ops.plan.hardware import Target
-from penstock_ops.plan.offers import offers
-from penstock_ops.plan.prices import cheapest
-from penstock_ops.plan.search import Goal, Question, Speed
+from penstock_ops.plan.offers import offers, remedies
+from penstock_ops.plan.prices import Dearer, preferred
+from penstock_ops.plan.search import CHUNKS, Found, Goal, Question, Speed
 from penstock_ops.plan.starting import add_rates, rates_of, start_lines
 from penstock_ops.plan.subject import Subject
+from penstock_ops.plan.summary import as_remedies, summary
 from penstock_ops.plan.tiers import parse_tiers
+from penstock_ops.plan.verdict import fails, misfit, suggestions
 
 REQUESTS = 500
 MEASURED = Band(0.85, 1.15)
@@ -95,9 +99,10 @@ def run_goal(
     rules: Engine,
     load: Load,
     cuts: list[Cut],
-) -> list[str]:
-    """Search for a deployment, write the plan file if requested, and return the lines of its
-    summary.
+    marks: str,
+) -> tuple[int, list[str]]:
+    """Search for a deployment, and write the plan file if requested. Returns the exit status, 1 if
+    nothing meets the goal, and the lines about the result. `marks` are the characters of bars.
     """
     goal, workload = _goal(parsed)
     if load.context and not goal.longest <= load.context <= subject.spec.max_position:
@@ -115,7 +120,9 @@ def run_goal(
     if tiers and not goal.shares:
         raise InvalidValueError("--tiers", parsed.tiers, "a --trace whose prompts share prefixes")
     question = Question(subject, targets[0], rules, load, goal, speed, kv, tiers, cuts)
-    question, found, dearer = cheapest(question, targets)
+    question, found, dearer = preferred(question, targets)
+    if found.choice is None:
+        return 1, _failed(question, found, dearer, workload)
     target = question.target
     request = Request(
         subject=subject,
@@ -129,14 +136,37 @@ def run_goal(
         context=load.context,
         rates=rates_of(parsed),
     )
-    least = found.choice.devices if found.choice else target.count + 1
-    plan = document(request, found, offers(question, least), dearer)
+    offered = offers(question, found.choice.devices)
+    plan = document(request, found, offered, dearer)
     if parsed.output:
         write(plan, parsed.output)
-    lines = summary(plan, request)
-    if parsed.explain and found.choice is not None:
+    length = served(found.choice.candidate.memory, request)
+    memory = as_needed(found.choice, request, length).candidate.memory
+    lines = summary(plan, request, memory, offered, marks)
+    if parsed.explain:
         lines += ["", *step_lines(found.choice, goal), *start_lines(plan["start"])]
-    return lines
+    return 0, lines
+
+
+def _failed(
+    question: Question, found: Found, others: Sequence[Dearer], workload: Mapping[str, Any]
+) -> list[str]:
+    """Lines about a goal that nothing meets: what is missing, and what would help."""
+    verdict = fails(question, found)
+    if not found.lost:
+        verdict = _misfit(question) or verdict
+    rest = (f"{each.on}: {each.why}" for each in others)
+    return [verdict, *rest, *suggestions("Try:", as_remedies(remedies(question, found, workload)))]
+
+
+def _misfit(question: Question) -> str:
+    """The verdict if one request of the load does not fit; empty if it does."""
+    load, goal = question.load, question.goal
+    load = replace(load, chunk=load.chunk or min(CHUNKS), context=max(load.context, goal.longest))
+    cut = question.cuts[0] if question.cuts else None
+    placement = Placement(question.subject, question.target, question.rules, load, question.kv, cut)
+    memory = fit(placement)
+    return "" if placement.holds(memory) else misfit(memory, placement)
 
 
 def speed_of(

@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from penstock_ops.plan.cut import deployed
 from penstock_ops.plan.hardware import Target
 from penstock_ops.plan.search import Found, Question, Trial, search
 
@@ -41,6 +42,18 @@ def cheapest(
     return (*answers[at][:2], tuple(Dearer(each[0].target.on, _why(*each)) for each in others))
 
 
+def preferred(
+    question: Question, targets: Sequence[Target]
+) -> tuple[Question, Found, tuple[Dearer, ...]]:
+    """As `cheapest`, among powers of two and whole nodes; among all partitions if none of these
+    meets the goal.
+    """
+    answer = cheapest(replace(question, usual=True), targets)
+    if answer[1].choice or question.cuts:
+        return answer
+    return cheapest(question, targets)
+
+
 def _cost(answer: tuple[Question, Found, float]) -> float | None:
     question, found, _ = answer
     return question.target.cost(found.choice.devices) if found.choice else None
@@ -53,8 +66,9 @@ def _why(question: Question, found: Found, budget: float) -> str:
     choice = found.choice
     if choice is not None:
         cost = question.target.cost(choice.devices)
-        cut, devices = choice.candidate.cut, choice.devices
-        return f"{choice.replicas} x {cut} = {devices} devices, {cost:g} an hour"
+        how = deployed(str(choice.candidate.cut), choice.replicas, choice.devices)
+        devices = f"{choice.devices} device{'s' if choice.devices > 1 else ''}"
+        return f"{devices}{f' ({how})' if how else ''}, {cost:g} an hour"
     head = "nothing holds" if math.isinf(budget) else f"nothing holds for {budget:g} an hour"
     why = closest(found)
     return f"{head}; {why}" if why else head
@@ -66,7 +80,8 @@ def closest(found: Found) -> str:
     """
     if found.lost:
         trial = best(found.lost)[0]
-        return f"closest: {trial.candidate.cut} x {trial.replicas}: {trial.failed}"
+        how = deployed(str(trial.candidate.cut), trial.replicas, trial.devices) or "one device"
+        return f"closest is {how}: {trial.failed}"
     return ": ".join(found.misfits[-1]) if found.misfits else ""
 
 
@@ -74,5 +89,10 @@ def best(lost: Sequence[Trial]) -> list[Trial]:
     """The trials sorted: those that meet the goal first, then by how far they miss their bounds."""
     return sorted(
         lost,
-        key=lambda trial: (bool(trial.failed), trial.worst, trial.devices, trial.candidate.order()),
+        key=lambda trial: (
+            bool(trial.failed),
+            trial.tightness,
+            trial.devices,
+            trial.candidate.order(),
+        ),
     )

@@ -37,6 +37,10 @@ STAGES = 16
 """Maximum number of pipeline stages to try. Every token passes through all stages, so more make
 answers slow.
 """
+NEVER = 1 << 30
+"""A number of replicas that is never available: no number would meet the bounds."""
+SPEED = "p99_tpot_ms"
+"""The statistic to choose by if the goal has no bounds."""
 SLACK = 0.9
 """Factor that makes a bound based on averages less strict: a percentile over few requests may be
 below the average.
@@ -131,12 +135,19 @@ class Trial:
     outcome: Outcome
     worst: float
     """Largest ratio of a statistic to its bound; above 1 a bound is missed."""
+    tightest: str
+    """The statistic with this ratio, such as `p99_tpot_ms`; empty without bounds."""
     failed: str
     """Why the trial misses the goal; empty if it meets the goal."""
 
     @property
     def devices(self) -> int:
         return self.candidate.cut.size * self.replicas
+
+    @property
+    def tightness(self) -> float:
+        """`worst` or, without bounds, a measure of speed; the smaller, the better."""
+        return self.worst if self.tightest else statistic(self.outcome, SPEED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +178,15 @@ class Question:
     """KV tiers that may be used. The search tries none, the first, the first two, and so on."""
     cuts: Sequence[Cut] = ()
     """Partitions to choose from; empty for all that the engine supports."""
+    usual: bool = False
+    """Whether only powers of two and whole nodes are tried, if `cuts` is empty."""
 
     @property
     def allowed(self) -> Sequence[Cut]:
-        return self.cuts or list(_generated(self.subject, self.target, self.rules))
+        if self.cuts:
+            return self.cuts
+        found = _generated(self.subject, self.target, self.rules)
+        return [cut for cut in found if not self.usual or cut.is_usual(self.target.per_node)]
 
 
 def search(question: Question) -> Found:
@@ -188,7 +204,7 @@ def search(question: Question) -> Found:
             taken = target.taken(first * candidate.cut.size)
             queue.append((taken, candidate.order(), first))
         else:
-            misfits.append((str(candidate.cut), f"needs at least {first} replicas for the load"))
+            misfits.append((str(candidate.cut), _too_many(first)))
     heapq.heapify(queue)
     held: list[Trial] = []
     lost: list[Trial] = []
@@ -209,12 +225,18 @@ def search(question: Question) -> Found:
     return Found(choice, (*held[1:], *lost), tuple(misfits), len(held) + len(lost))
 
 
+def _too_many(replicas: int) -> str:
+    if replicas == NEVER:
+        return "even one request alone misses the limit"
+    return f"needs at least {replicas} replicas for the load"
+
+
 def _preference(trial: Trial) -> tuple[int, float, int, Order]:
     """Sort key among deployments on equally many devices, the best first: fewest tiers, then the
-    largest margin to the latency bounds.
+    largest margin to the latency bounds or, without bounds, the fastest.
     """
     candidate = trial.candidate
-    return len(candidate.tiers), trial.worst, trial.devices, candidate.order()
+    return len(candidate.tiers), trial.tightness, trial.devices, candidate.order()
 
 
 def judge(candidate: Candidate, replicas: int, goal: Goal, speed: Speed) -> Trial:
@@ -222,15 +244,22 @@ def judge(candidate: Candidate, replicas: int, goal: Goal, speed: Speed) -> Tria
     band, and compare the result with the goal.
     """
     outcome = simulate(candidate, replicas, goal, speed.band.high * speed.factor)
-    failed, worst = "", 0.0
-    for slo in goal.slo:
-        value = judged(outcome, slo.key, speed)
-        worst = max(worst, value / slo.limit)
-        if value > slo.limit and not failed:
-            failed = f"{slo.key} {value:.0f} > {slo.limit:g}"
+    values = {slo: judged(outcome, slo.key, speed) for slo in goal.slo}
+    ratios = {slo.key: value / slo.limit for slo, value in values.items()}
+    tightest = max(ratios, key=lambda key: ratios[key], default="")
+    missed = (slo for slo, value in values.items() if value > slo.limit)
+    failed = ", ".join(
+        f"{spoken(slo.key)} {values[slo]:,.0f} ms, limit {slo.limit:,g}" for slo in missed
+    )
     if not failed and _grows(outcome):
         failed = "the queue grows: requests come faster than they are served"
-    return Trial(candidate, replicas, outcome, worst, failed)
+    return Trial(candidate, replicas, outcome, ratios.get(tightest, 0.0), tightest, failed)
+
+
+def spoken(key: str) -> str:
+    """A statistic's name in words: `P99 TPOT` for `p99_tpot_ms`."""
+    kind, metric, _ = key.split("_")
+    return f"{kind.replace('p', 'P')} {metric.upper()}"
 
 
 def simulate(candidate: Candidate, replicas: int, goal: Goal, factor: float) -> Outcome:
@@ -316,7 +345,7 @@ def _fewest(candidate: Candidate, goal: Goal, speed: Speed, computed: float) -> 
         each = high * (model.seconds(batch, isl + osl / 2) + batch * prefill / osl)
         if each <= bound:
             best = max(best, batch / (osl * each))
-    return max(math.ceil(SLACK * goal.rate / best), 1) if best else 1 << 30
+    return max(math.ceil(SLACK * goal.rate / best), 1) if best else NEVER
 
 
 def _batches(most: int) -> Iterator[int]:
@@ -338,7 +367,7 @@ def candidates(question: Question) -> tuple[list[Candidate], list[tuple[str, str
     for cut in question.allowed:
         why = rules.refuses(spec, cut, target.per_node)
         if not why and all_weights // cut.size > device.usable:
-            why = f"weights alone take {human(all_weights / cut.size)} of a rank"
+            why = f"weights alone take {human(all_weights / cut.size)} of each device"
         if not why:
             try:
                 memory = sized(spec, weights, device, cut, kv)

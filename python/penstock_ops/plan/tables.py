@@ -80,7 +80,7 @@ def _cuts(spec: DecoderSpec, count: int, kind: str) -> Iterator[Cut]:
 def _kept(spec: DecoderSpec, device: Accelerator, cut: Cut, load: Load) -> list[Line]:
     return [
         Line("driver", device.memory - device.usable, "1% of the memory"),
-        Line("kept free", KEPT, "activations, graphs, communicators"),
+        Line("kept free", KEPT, "activations, graphs, communicators", "free"),
     ]
 
 
@@ -108,22 +108,26 @@ def memory_table(memory: Memory, explain: bool) -> list[str]:
     """
     names = list(dict.fromkeys(line.name for rank in memory.ranks for line in rank.engine))
     rows = []
-    for ranks in _alike(memory):
+    for ranks in alike(memory):
         rank = ranks[0]
         own = {line.name: line.bytes for line in rank.engine}
         rows.append(
             [
-                _span([each.rank for each in ranks]),
+                span([each.rank for each in ranks]),
                 human(rank.weights),
                 *(human(own[name]) for name in names),
                 human(rank.room) if rank.room > 0 else f"-{human(-rank.room)}",
-                f"{int(rank.room // rank.growth) if rank.growth else 0:,}",
+                f"{max(int(rank.room // rank.growth), 0) if rank.growth else 0:,}",
             ]
         )
     lines = render(["ranks", "weights", *names, "KV", "tokens"], rows)
-    lines.append(f"{memory.cut}: {memory.kv_tokens:,} tokens; largest rank over mean weights ")
-    lines[-1] += f"{memory.imbalance:.3f}"
+    lines.append(f"{memory.cut}: {memory.kv_tokens:,} tokens{_imbalance(memory)}")
     return [*lines, *(_explained(memory.fullest) if explain else [])]
+
+
+def _imbalance(memory: Memory) -> str:
+    more = memory.imbalance - 1
+    return f"; the largest rank has {more:.1%} more weights than the average" if more > 1e-3 else ""
 
 
 def concurrency_table(memories: Sequence[tuple[str, Memory]], limit: int) -> list[str]:
@@ -138,7 +142,7 @@ def concurrency_table(memories: Sequence[tuple[str, Memory]], limit: int) -> lis
     return render(["context", *(f"{kind} KV" for kind, _ in memories)], rows)
 
 
-def _alike(memory: Memory) -> list[list[RankMemory]]:
+def alike(memory: Memory) -> list[list[RankMemory]]:
     """Lists of ranks with equal memory."""
     groups: dict[tuple[int, float], list[RankMemory]] = {}
     for rank in memory.ranks:
@@ -146,7 +150,7 @@ def _alike(memory: Memory) -> list[list[RankMemory]]:
     return list(groups.values())
 
 
-def _span(ranks: list[int]) -> str:
+def span(ranks: list[int]) -> str:
     if ranks == list(range(ranks[0], ranks[-1] + 1)) and len(ranks) > 1:
         return f"{ranks[0]}-{ranks[-1]}"
     return ",".join(map(str, ranks))
