@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 
 import httpx
@@ -229,16 +230,26 @@ def test_every_step_and_every_token_is_counted(client: httpx.Client) -> None:
     )
 
 
-def test_the_start_is_logged_in_stages(server: Server) -> None:
-    names = ["model read", "weights packed", "KV allocated", "ready"]
-    stages = [line.rpartition(" penstock: ")[2] for line in server.log]
-    stages = [line for line in stages if line.startswith(tuple(names))]
-    assert len(stages) == len(names), server.text()
-    for name, line in zip(names, stages, strict=True):
-        seconds = line.removeprefix(name).split(" s")[0]
-        assert float(seconds) >= 0
-    for unit in ["blocks", "tokens", "MiB"]:
-        assert unit in stages[2]
+def test_the_start_is_logged_in_four_lines(server: Server) -> None:
+    """Model and precision, memory, address, what to try."""
+    told = [line.partition(": ")[2] for line in server.log if " INFO penstock" in line][:4]
+    model, memory, ready, suggestion = told
+    assert re.fullmatch(
+        r"SmolLM2-135M-Instruct\.Q4_1 loaded [\d.]+ s \(weights w4\+w8, 92 MiB; activations "
+        r"\w+; KV bf16; \w+ on \d threads?\)",
+        model,
+    )
+    assert re.fullmatch(
+        r"memory allocated [\d.]+ s \(KV of [\d,]+ tokens in [\d.]+ [MG]iB of bf16, no tiers; "
+        r"[\d.]+ [MG]iB of memory free\)",
+        memory,
+    )
+    assert re.fullmatch(
+        rf"ready [\d.]+ s \(open, no key; context \d+ tokens, \d+ sequences\), listening on "
+        rf"{re.escape(server.url)}",
+        ready,
+    )
+    assert suggestion == f"try: penstock chat --url {server.url}, or curl {server.url}/v1/models"
 
 
 def test_a_model_of_another_name_is_not_there(client: httpx.Client, model_file: Path) -> None:

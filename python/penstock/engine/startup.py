@@ -18,6 +18,7 @@ from penstock.engine.admin import KvAdmin
 from penstock.engine.config_fingerprint import config_fingerprint
 from penstock.engine.facts import cache_identity, join_facts
 from penstock.engine.sizing import KvPlan, check_ram_tier, plan_layout, size_kv
+from penstock.engine.start_log import memory, model_name, precision
 from penstock.engine.tiers import open_tiers
 from penstock.executor import Executor
 from penstock.kv import BlockHasher, KvCache, KvEvents
@@ -79,8 +80,9 @@ def start(
             log.warning("%s", kv.notice)
         began = time.monotonic()
         executor.allocate(kv.blocks)
-        detail = f"{describe(kv, config, facts)}, {describe_free(available_memory())}"
-        on_stage("KV allocated", time.monotonic() - began, detail)
+        pool = memory(kv, config.cache, facts, config.tiers)
+        detail = f"{pool}; {describe_free(available_memory())}"
+        on_stage("memory allocated", time.monotonic() - began, detail)
         identity = cache_identity(facts, info.spec.to_json())
         cache = build_kv_cache(config, kv, executor.loaded[0].kv_spec, identity)
         opened = open_tiers(config, executor.transfers, kv, cache, identity, clock)
@@ -124,24 +126,28 @@ def build_executor(
 def report(
     loaded: Sequence[Loaded], info: ModelInfo, grid: Grid, metadata: float, on_stage: StageSink
 ) -> None:
-    """Report start-up stages: every stage of a single rank, or, with several ranks, one line for
-    each. The last line reports free memory.
+    """Report the loaded model, after a line for each of several ranks. The stages of a rank are
+    logged for debugging.
     """
-    if len(loaded) == 1:
-        stages = loaded[0].facts.stages
-        for at, (name, seconds, detail) in enumerate(stages, 1):
-            last = free(loaded[0]) if at == len(stages) else []
-            on_stage(name, seconds + metadata, ", ".join([detail, *last]))
-            metadata = 0.0  # Counted once, in the first stage.
-        return
-    on_stage("model read", metadata, f"{grid.tp} x {grid.pp} ranks (tensor x pipeline)")
+    facts = join_facts([each.facts for each in loaded])
     for rank, each in enumerate(loaded):
-        own = each.facts
-        name, _, held = grid.describe(rank, info.spec).partition(": ")
-        memory = f"{own.weights_bytes / 2**20:.0f} MiB, {own.device} on {own.threads} threads"
-        memory += f" of {own.host}" if own.host else ""
-        seconds = sum(seconds for _, seconds, _ in own.stages)
-        on_stage(f"{name} loaded", seconds, ", ".join([f"{held}; {memory}", *free(each)]))
+        for name, seconds, detail in each.facts.stages:
+            log.debug("rank %d: %s %.2f s (%s)", rank, name, seconds, detail)
+        if len(loaded) > 1:
+            _report_rank(rank, each, info, grid, on_stage)
+    seconds = metadata + max(sum(taken for _, taken, _ in each.facts.stages) for each in loaded)
+    on_stage(f"{model_name(info.name)} loaded", seconds, precision(facts, grid))
+
+
+def _report_rank(
+    rank: int, loaded: Loaded, info: ModelInfo, grid: Grid, on_stage: StageSink
+) -> None:
+    own = loaded.facts
+    name, _, held = grid.describe(rank, info.spec).partition(": ")
+    weights = f"{own.weights_bytes / 2**20:.0f} MiB, {own.device} on {own.threads} threads"
+    weights += f" of {own.host}" if own.host else ""
+    seconds = sum(seconds for _, seconds, _ in own.stages)
+    on_stage(f"{name} loaded", seconds, ", ".join([f"{held}; {weights}", *free(loaded)]))
 
 
 def free(loaded: Loaded) -> list[str]:
@@ -155,12 +161,6 @@ def free(loaded: Loaded) -> list[str]:
 
 def describe_free(host: int) -> str:
     return f"{size(host)} of memory free"
-
-
-def describe(kv: KvPlan, config: EngineConfig, facts: WorkerFacts) -> str:
-    tokens = kv.num_blocks * config.cache.block_size
-    size = f"{kv.bytes / 2**20:.0f} MiB {facts.numerics.kv}"
-    return f"{kv.num_blocks} blocks, {tokens} tokens, {size}, touched as used"
 
 
 def read_model(config: EngineConfig) -> ModelInfo:

@@ -6,7 +6,7 @@ use std::time::Instant;
 use penstock_engine_client::{Engine, EngineState, Observer};
 use penstock_tokenizer::{ChatTemplate, Elsewhere, TextError, TextModel};
 use penstock_wire::{Ready, Stage, StepStats};
-use tracing::{info, trace, warn};
+use tracing::{debug, info, trace, warn};
 
 use crate::app::App;
 use crate::job_process::JobProcess;
@@ -92,7 +92,7 @@ async fn read_text(app: &Arc<App>) -> Result<(), StartupError> {
     if let Some(rows) = rows.filter(|&rows| tokens > rows) {
         return Err(StartupError::Vocabulary { tokens, rows });
     }
-    info!(
+    debug!(
         "tokenizer read {:.2} s ({} tokens)",
         began.elapsed().as_secs_f64(),
         text.tokenizer.vocab_size()
@@ -128,11 +128,11 @@ fn stage_line(name: &str, seconds: f64, detail: &str) -> String {
     format!("{name} {seconds:.2} s{detail}")
 }
 
-/// Log line with a ready engine's device and limits.
+/// A ready engine's limits, for the log.
 pub(crate) fn limits(ready: &Ready) -> String {
     format!(
-        "{} on {}, {} threads; context {} tokens, {} sequences",
-        ready.numerics, ready.device, ready.threads, ready.max_model_len, ready.max_num_seqs,
+        "context {} tokens, {} sequences",
+        ready.max_model_len, ready.max_num_seqs,
     )
 }
 
