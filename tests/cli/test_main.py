@@ -163,6 +163,9 @@ def test_an_unknown_flag_is_an_error(capsys: pytest.CaptureFixture[str]) -> None
         (["kv", "lss"], "did you mean ls?"),
         (["bench", "sevre"], "did you mean serve?"),
         (["bench", "serve", "--base-ulr", "x"], "did you mean --base-url?"),
+        (["serve", "m", "--ctx-size=5"], "unknown: --ctx-size=5; here it is --max-model-len ("),
+        (["plan", "m", "--max-running-requests", "5"], "; here it is --max-num-seqs"),
+        (["chat", "--ctx-size", "5"], "unknown: --ctx-size ("),
         (
             ["kv", "ls", "path", "--jsn"],
             "kv ls: error: unknown: --jsn; did you mean --json",

@@ -10,7 +10,30 @@ from typing import Any, NoReturn
 from penstock.cli.help import HelpFormatter
 from penstock.core import did_you_mean as did_you_mean
 
+ELSEWHERE = {
+    "--ctx-size": "--max-model-len",
+    "--context-length": "--max-model-len",
+    "--parallel": "--max-num-seqs",
+    "--max-running-requests": "--max-num-seqs",
+    "--batch-size": "--max-num-batched-tokens",
+    "--ubatch-size": "--max-num-batched-tokens",
+    "--chunked-prefill-size": "--max-num-batched-tokens",
+    "--cache-type-k": "--kv-cache-dtype",
+    "--cache-type-v": "--kv-cache-dtype",
+    "--alias": "--served-model-name",
+    "--tp-size": "--tensor-parallel-size",
+    "--pp-size": "--pipeline-parallel-size",
+    "--chat-template-file": "--chat-template",
+}
+"""Flags of llama.cpp's server and of SGLang with those that mean the same here."""
 _CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)", re.DOTALL)
+
+
+def _similar(word: str, flags: Sequence[str]) -> str:
+    """A suggestion for a flag that is not known: what it is called here, or one spelled alike."""
+    name = word.partition("=")[0]
+    here = ELSEWHERE.get(name)
+    return f"; here it is {here}" if here in flags else did_you_mean(name, flags)
 
 
 class Parser(argparse.ArgumentParser):
@@ -77,11 +100,7 @@ class Parser(argparse.ArgumentParser):
 
     def _unknown(self, words: Sequence[str]) -> str:
         flags = [name for name in self.flags() if name.startswith("--")]
-        named = [
-            f"{word}{did_you_mean(word.partition('=')[0], flags)}"
-            for word in words
-            if word.startswith("-")
-        ]
+        named = [f"{word}{_similar(word, flags)}" for word in words if word.startswith("-")]
         every = "--help-all" if self._common else "--help"
         return f"unknown: {', '.join(named or words)} (`{self.prog} {every}` has all flags)"
 

@@ -13,6 +13,7 @@ from penstock.backends import OWN_SUMS
 from penstock.config import EngineConfig
 from penstock.core import KvSpec, Loaded, PenstockError
 from penstock.core.codec import plan_bytes, result_bytes
+from penstock.core.progress import size as human
 from penstock.core.request import MAX_LOGPROBS
 from penstock.executor.ranks import RankLayout
 from penstock.executor.ranks.transfers import transfer_bytes
@@ -243,21 +244,23 @@ def check_ram_tier(config: EngineConfig, kv: KvPlan, loaded: Sequence[Loaded]) -
         wanted = int(ram.size_bytes * share)
         if each.facts.own_memory and each.facts.host_memory:
             room = each.facts.host_memory
-            there = f"its host has {room} bytes of free memory for it"
+            there = f"its host has {human(room)} of free memory for it"
             remedy = "or free memory of the host"
         elif config.compute.backend in HOST_BACKENDS:
             groups = zip(kv.blocks, each.kv_spec.groups, strict=True)
             pool = sum(count * group.block_bytes for count, group in groups)
             room = each.free_memory - pool
-            there = f"of its {each.free_memory} bytes of free memory the KV cache takes {pool}"
+            there = (
+                f"of its {human(each.free_memory)} of free memory the KV cache takes {human(pool)}"
+            )
             remedy = "lower --kv-cache-memory-bytes or free memory"
         else:
             continue
         if wanted > room:
             most = max(int(room / share), 0) // MIB
             raise PenstockError(
-                f"--kv-tier ram: {ram.size_bytes} bytes do not fit: a rank would keep {wanted}, "
-                f"and {there}. Lower it to at most ram:{most}MiB, {remedy}"
+                f"--kv-tier ram: {human(ram.size_bytes)} do not fit: a rank would keep "
+                f"{human(wanted)}, and {there}. Lower it to at most ram:{most}MiB, {remedy}"
             )
 
 
