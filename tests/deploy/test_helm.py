@@ -133,7 +133,7 @@ def read(folder: Path, name: str) -> Objects:
     found: Objects = {}
     for file in (folder / "templates").glob("*.yaml"):
         lines = rendered(file.read_text().splitlines(), scope)
-        found |= by_name(yaml.safe_load_all("\n".join(lines)))
+        found |= by_name(yaml.safe_load_all("\n".join([*lines, ""])))
     return found
 
 

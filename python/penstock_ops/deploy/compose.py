@@ -10,7 +10,7 @@ from penstock_ops.deploy.engines import pods
 from penstock_ops.deploy.engines.penstock import SHUTDOWN
 from penstock_ops.deploy.quoting import compose as quoted
 from penstock_ops.deploy.quoting import plain
-from penstock_ops.deploy.resources import USER, memory, shared_memory
+from penstock_ops.deploy.resources import USER, memory, shared_memory_size
 from penstock_ops.deploy.settings import METRICS_PORT, MODELS, PORT, Settings
 
 LAST_PORT = 65535
@@ -92,7 +92,7 @@ def _service(settings: Settings, port: int, replica: int) -> dict[str, object]:
         "volumes": [_weights(settings), *_disk(settings)],
         # Triton stores compiled kernels in /tmp and executes them there.
         "tmpfs": ["/tmp:exec" if settings.has_devices else "/tmp"],
-        "shm_size": shared_memory(settings),
+        "shm_size": shared_memory_size(settings),
         "ulimits": {"memlock": -1, "nofile": 65536},
         "restart": "unless-stopped",
         "stop_grace_period": f"{SHUTDOWN + 10}s",

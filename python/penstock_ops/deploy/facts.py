@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock_ops.deploy.engines import pods
-from penstock_ops.deploy.parts import Data, Truth
+from penstock_ops.deploy.parts import Data, Noted, Truth
 from penstock_ops.deploy.probes import reasons
 from penstock_ops.deploy.quoting import fields, kubernetes
 from penstock_ops.deploy.resources import (
@@ -267,11 +267,18 @@ def _scaling(settings: Settings, scaling: Scaling) -> ScalingFacts:
         most=scaling.most,
         prometheus=scaling.prometheus,
         waiting=engine.waiting,
-        waiting_most=f"{settings.threshold('requests_waiting'):g}",
+        waiting_most=_threshold(settings, "requests_waiting"),
         kv_use=engine.kv_use,
-        kv_most=f"{settings.threshold('kv_use'):g}",
+        kv_most=_threshold(settings, "kv_use"),
         behavior=behavior(settings),
     )
+
+
+def _threshold(settings: Settings, name: str) -> str:
+    """A threshold of the plan, with its formula as a comment."""
+    text = f"{settings.threshold(name):g}"
+    formula = settings.plan["thresholds"][name].get("formula")
+    return Noted.by(text, f"{name}: {formula}") if isinstance(formula, str) else text
 
 
 def _front(front: Front) -> FrontFacts:

@@ -42,6 +42,27 @@ class Text(str):
         return found
 
 
+class Quoted(str):
+    """A text that is always quoted, as template expressions are: a chart renders the same bytes
+    that a manifest has.
+    """
+
+    __slots__ = ()
+
+
+class Noted(str):
+    """A text with a comment, which is written on the line above it."""
+
+    __slots__ = ("note",)
+    note: str
+
+    @classmethod
+    def by(cls, text: str, note: str) -> Self:
+        found = cls(text)
+        found.note = "".join(c if c.isprintable() else " " for c in note)
+        return found
+
+
 class Chosen(Text):
     """A template expression for a text that the chart's user chooses. It may have any characters,
     so it is quoted if it is a whole value.

@@ -67,6 +67,12 @@ def shared_memory(settings: Settings) -> int:
     return 64 * MIB + int(1.25 * settings.on_pod * int(row.get("shared_memory", 0)))
 
 
+def shared_memory_size(settings: Settings) -> str:
+    """Bytes of /dev/shm as a size of Docker Compose: MiB are `m`, GiB are `g`."""
+    mib = -(-shared_memory(settings) // MIB)
+    return f"{mib}m" if mib % 1024 else f"{mib // 1024}g"
+
+
 def shared_memory_limit(settings: Settings) -> str:
     shared = shared_memory(settings) + (RAY_STORE if settings.ray else 0)
     return f"{shared // MIB}Mi"
