@@ -81,6 +81,21 @@ def test_what_is_suggested_fits(
         assert capsys.readouterr().out.startswith(f"Fits: {devices} of ")
 
 
+def test_a_length_that_fits_is_named(
+    directory: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["plan", str(directory("meta-llama/Meta-Llama-3.1-70B")), "--on", "h100:2"]
+    assert main(words) == 0
+    said = re.match(
+        r"Fits: 2 of 2 H100 SXM \(TP2\)\. Sequences of up to ([\d,]+) of the model's 131,072 "
+        r"tokens: serve with (--max-model-len \d+)\.\n",
+        capsys.readouterr().out,
+    )
+    assert said
+    assert main([*words, *said[2].split()]) == 0
+    assert f" 1 sequence of {said[1]} tokens at once." in capsys.readouterr().out
+
+
 def test_what_meets_the_goal_is_suggested(
     directory: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -80,8 +80,8 @@ def closest(found: Found) -> str:
     """
     if found.lost:
         trial = best(found.lost)[0]
-        how = deployed(str(trial.candidate.cut), trial.replicas, trial.devices) or "one device"
-        return f"closest is {how}: {trial.failed}"
+        how = deployed(str(trial.candidate.cut), trial.replicas, trial.devices)
+        return f"closest is {how}: {trial.failed}" if how else trial.failed
     return ": ".join(found.misfits[-1]) if found.misfits else ""
 
 
