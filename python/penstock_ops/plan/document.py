@@ -66,7 +66,8 @@ def document(
 ) -> dict[str, Any]:
     """The content of plan.yaml. PenstockError if no deployment on the target meets the goal."""
     if found.choice is None:
-        raise PenstockError(f"nothing on {request.target.on} holds the goal; {closest(found)}")
+        why = closest(found) or "no device was tried"
+        raise PenstockError(f"nothing on {request.target.on} holds the goal; {why}")
     subject, target = request.subject, request.target
     length = served(found.choice.candidate.memory, request)
     choice = as_needed(found.choice, request, length)

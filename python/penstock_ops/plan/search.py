@@ -245,15 +245,17 @@ def judge(candidate: Candidate, replicas: int, goal: Goal, speed: Speed) -> Tria
     """
     outcome = simulate(candidate, replicas, goal, speed.band.high * speed.factor)
     values = {slo: judged(outcome, slo.key, speed) for slo in goal.slo}
-    ratios = {slo.key: value / slo.limit for slo, value in values.items()}
-    tightest = max(ratios, key=lambda key: ratios[key], default="")
-    missed = (slo for slo, value in values.items() if value > slo.limit)
+    ratios = {slo: value / slo.limit for slo, value in values.items()}
+    tightest = max(ratios, key=lambda slo: ratios[slo], default=None)
     failed = ", ".join(
-        f"{spoken(slo.key)} {values[slo]:,.0f} ms, limit {slo.limit:,g}" for slo in missed
+        f"{spoken(slo.key)} {value:,.0f} ms, limit {slo.limit:,g}"
+        for slo, value in values.items()
+        if value > slo.limit
     )
     if not failed and _grows(outcome):
         failed = "the queue grows: requests come faster than they are served"
-    return Trial(candidate, replicas, outcome, ratios.get(tightest, 0.0), tightest, failed)
+    worst, key = (ratios[tightest], tightest.key) if tightest else (0.0, "")
+    return Trial(candidate, replicas, outcome, worst, key, failed)
 
 
 def spoken(key: str) -> str:
