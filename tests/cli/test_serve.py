@@ -47,6 +47,7 @@ def test_the_front_door_is_told_everything_and_nothing_else() -> None:
         "allowed_origins": [],
         "api_keys": ["k"],
         "api_key_file": None,
+        "ui": True,
         "access_log": False,
         "otlp_traces_endpoint": None,
         "metrics_port": None,

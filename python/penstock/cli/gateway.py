@@ -119,6 +119,7 @@ def _listener(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--allowed-origins", action="append", metavar="ORIGIN", help="of pages that may use it"
     )
+    group.add_argument("--no-ui", action="store_true", help="no web page at / for browsers")
     group.add_argument("--access-log", action="store_true", help="one line for each request")
     group.add_argument(
         "--otlp-traces-endpoint", metavar="URL", help="collector of traces: http://HOST:4318"
@@ -297,6 +298,7 @@ def _flags(parsed: argparse.Namespace) -> dict[str, object]:
         "api_key_file": parsed.api_key_file,
         "backend_api_key": parsed.backend_api_key or backend_api_key(),
         "allowed_origins": parsed.allowed_origins,
+        "ui": False if parsed.no_ui else None,
         "access_log": parsed.access_log or None,
         "otlp_traces_endpoint": parsed.otlp_traces_endpoint,
         "explain": parsed.explain or None,

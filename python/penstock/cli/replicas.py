@@ -117,6 +117,7 @@ def gateway_settings(config: Config, urls: list[str], key: str) -> dict[str, obj
         "api_key_file": server.api_key_file,
         "backend_api_key": key,
         "allowed_origins": list(server.allowed_origins),
+        "ui": server.ui,
         "access_log": server.access_log,
         "otlp_traces_endpoint": server.otlp_traces_endpoint,
         "pools": [

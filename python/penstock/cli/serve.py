@@ -159,6 +159,7 @@ def front_door(
         "stall_timeout_s": server.engine_stall_timeout,
         "max_model_len": config.engine.model.max_model_len,
         "log": asdict(config.engine.log),
+        "ui": server.ui,
         "access_log": server.access_log,
         "otlp_traces_endpoint": server.otlp_traces_endpoint,
         "notify_socket": notify_socket(),

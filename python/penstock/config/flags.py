@@ -487,6 +487,7 @@ FLAGS: tuple[Flag, ...] = (
         "text",
         "form of a line of the log; json: an object with time, level, source and message",
     ),
+    _server("--ui", Switch(), True, "browsers get a web page at / (docs/page.md)"),
     _server("--access-log", Switch(), False, "log a line for every request that has ended"),
     _server("--otlp-traces-endpoint", Text(), None, "collector of traces (docs/operating.md)"),
 )

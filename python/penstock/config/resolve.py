@@ -208,6 +208,7 @@ def _server(values: Mapping[str, Any], served_name: str) -> ServerConfig:
         metrics_port=values["metrics_port"],
         replicas=values["replicas"],
         api_key_file=values["api_key_file"],
+        ui=values["ui"],
         access_log=values["access_log"],
         otlp_traces_endpoint=values["otlp_traces_endpoint"],
         allow_special_tokens=values["allow_special_tokens"],

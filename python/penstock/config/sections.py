@@ -197,6 +197,8 @@ class ServerConfig:
     metrics_port: int | None = None
     replicas: int = 1
     api_key_file: str | None = None
+    ui: bool = True
+    """Whether browsers get a web page at `/`."""
     access_log: bool = False
     otlp_traces_endpoint: str | None = None
     allow_special_tokens: bool = False

@@ -37,6 +37,9 @@ pub struct Config {
     pub backend_api_key: Option<String>,
     #[serde(default)]
     pub allowed_origins: Vec<String>,
+    /// Serve the web page at `/` to browsers.
+    #[serde(default = "on")]
+    pub ui: bool,
     #[serde(default)]
     pub access_log: bool,
     /// Whether responses carry the routing decision and its reasons in `x-penstock-decision`.
@@ -209,7 +212,8 @@ fn is_root(path: &str) -> bool {
 }
 
 /// First segments of the paths of the gateway's own endpoints.
-const OWN: [&str; 11] = [
+const OWN: [&str; 12] = [
+    "page",
     "v1",
     "health",
     "ping",
@@ -241,6 +245,10 @@ fn resume_bytes() -> usize {
 
 fn connect_timeout() -> f64 {
     2.0
+}
+
+fn on() -> bool {
+    true
 }
 
 fn one() -> usize {

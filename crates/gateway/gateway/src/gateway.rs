@@ -83,6 +83,7 @@ impl Gateway {
             tracer: tracer.transpose().map_err(StartError::Config)?,
             admin_key: None,
             allowed_origins: config.allowed_origins.clone(),
+            page: config.ui,
             access_log: config.access_log,
             counts: metrics.http.clone(),
             ids: RandomIds::default(),

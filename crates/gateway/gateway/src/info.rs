@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::{Path, State};
-use axum::http::header;
+use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use penstock_api_http::{Failure, json};
 use penstock_api_types::ApiError;
@@ -43,14 +43,25 @@ fn answer(body: &Value) -> Response {
     json(body.to_string().into_bytes())
 }
 
-/// `GET /`
-pub(crate) async fn index(State(gateway): State<Arc<Gateway>>) -> String {
+/// `GET /`, or the root path: the web page for browsers, a short description for others. `path` is
+/// what the client sees.
+pub(crate) async fn index(
+    State(gateway): State<Arc<Gateway>>,
+    headers: HeaderMap,
+    path: &str,
+) -> Response {
+    if gateway.config.ui && penstock_page::wants_page(&headers) {
+        return penstock_page::index(&headers, path);
+    }
     let version = &gateway.config.version;
     let names = gateway.models.names(None).join(", ");
-    format!(
+    let mut response = format!(
         "Penstock {version}: a gateway before replicas that serve {names}, with the OpenAI API at \
          /v1.\n\nGET /v1/models\nGET /health\nGET /metrics\n"
     )
+    .into_response();
+    penstock_page::vary(&mut response);
+    response
 }
 
 /// `GET /health`: 200 while a replica takes requests.

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use axum::Router;
+use axum::extract::State;
+use axum::http::HeaderMap;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{MethodFilter, any, get, on, post};
 use penstock_api_http::{guarded, method_not_allowed, no_route};
@@ -20,18 +22,27 @@ const REST: &str = "/v1/{*path}";
 /// A router of all endpoints. They are served a second time below the configured root path.
 pub(crate) fn router(gateway: Arc<Gateway>) -> Router {
     let root = gateway.config.root_path.clone();
-    let router = endpoints(gateway);
+    let router = endpoints(gateway.clone(), "/");
     match root {
-        Some(root) => router.clone().nest(&root, router),
+        Some(root) => router.nest(&root, endpoints(gateway, &root)),
         None => router,
     }
 }
 
-fn endpoints(gateway: Arc<Gateway>) -> Router {
-    let mut router = Router::new()
+/// The endpoints below `root`, which the router is nested at.
+fn endpoints(gateway: Arc<Gateway>, root: &str) -> Router {
+    let root: Arc<str> = root.into();
+    let index = async move |gateway: State<Arc<Gateway>>, headers: HeaderMap| {
+        info::index(gateway, headers, &root).await
+    };
+    let mut router = Router::new().merge(penstock_page::icon_routes());
+    if gateway.config.ui {
+        router = router.merge(penstock_page::file_routes());
+    }
+    router = router
         .route("/v1/models", get(info::models))
         .route("/v1/models/{*id}", get(info::model))
-        .route("/", get(info::index))
+        .route("/", get(index))
         .route("/health", get(info::health))
         .route("/ping", any(info::health))
         .route("/ready", get(info::ready))

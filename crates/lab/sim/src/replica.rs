@@ -68,6 +68,7 @@ fn server_config(config: &HttpConfig, engine: &Engine) -> Config {
         tls: None,
         metrics_port: None,
         api_key_file: None,
+        ui: true,
         access_log: false,
         notify_socket: None,
         otlp_traces_endpoint: None,

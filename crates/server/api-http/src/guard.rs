@@ -14,6 +14,7 @@ use penstock_http::{
     Bearer, Caller, Exchange, KeyPermit, Keys, OpenSpan, RandomIds, RateLimited, RequestCounts,
     TraceContext, Tracer, has_key, is_below, request_id, with_request_id,
 };
+use penstock_page::is_public;
 use tracing::{Instrument, debug_span, info};
 
 use crate::failure::{Failure, log_refusal};
@@ -36,6 +37,8 @@ pub struct Guard {
     pub admin_key: Option<String>,
     /// CORS: origins allowed to use the server from a browser; `*` allows all.
     pub allowed_origins: Vec<String>,
+    /// Whether the web page is served; its files need no key.
+    pub page: bool,
     /// Log one line per completed request.
     pub access_log: bool,
     /// Metrics of requests by handler, failed ones included.
@@ -255,7 +258,7 @@ fn check_key(guard: &Guard, request: &Request<Body>) -> Result<Bearer, ApiError>
             .then_some(Bearer::Anyone)
             .ok_or_else(ApiError::admin_unauthorized);
     }
-    if OPEN.contains(&path) {
+    if OPEN.contains(&path) || is_public(path, request.headers(), guard.page) {
         return Ok(Bearer::Anyone);
     }
     guard

@@ -58,6 +58,7 @@ impl App {
             tracer,
             admin_key: config.admin_api_key.clone(),
             allowed_origins: config.allowed_origins.clone(),
+            page: config.ui,
             access_log: config.access_log,
             counts: metrics.http.clone(),
             ids: RandomIds::default(),

@@ -76,6 +76,9 @@ pub struct Config {
     pub version: String,
     #[serde(default)]
     pub log: LogSettings,
+    /// Serve the web page at `/` to browsers.
+    #[serde(default = "on")]
+    pub ui: bool,
     /// Log one line per completed request.
     #[serde(default)]
     pub access_log: bool,
@@ -120,6 +123,10 @@ pub struct EngineProcess {
     /// Parent of the private directory; `None`: the temporary directory.
     #[serde(default)]
     pub runtime_dir: Option<PathBuf>,
+}
+
+fn on() -> bool {
+    true
 }
 
 fn one() -> usize {

@@ -24,6 +24,10 @@ pub(crate) fn router(app: Arc<App>) -> Router {
             router = router.route(path, methods);
         }
     }
+    router = router.merge(penstock_page::icon_routes());
+    if app.config.ui {
+        router = router.merge(penstock_page::file_routes());
+    }
     router
         .fallback(no_route)
         .method_not_allowed_fallback(method_not_allowed)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::{Path, State};
-use axum::http::header;
+use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use penstock_api_types::ApiError;
 use penstock_api_types::{Model, ModelList};
@@ -53,17 +53,23 @@ fn answer(body: &impl Serialize) -> Response {
     json(serde_json::to_vec(body).unwrap_or_default())
 }
 
-/// `GET /`: a short description, for a browser.
-pub(crate) async fn index(State(app): State<Arc<App>>) -> String {
+/// `GET /`: the web page for browsers, a short description for others.
+pub(crate) async fn index(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
+    if app.config.ui && penstock_page::wants_page(&headers) {
+        return penstock_page::index(&headers, "/");
+    }
     let names = app.config.served_model_names.join(", ");
     let version = &app.config.version;
-    format!(
+    let mut response = format!(
         "Penstock {version} serves {names} here, with the OpenAI API at /v1.\n\n\
          POST /v1/chat/completions\nPOST /v1/completions\nPOST /v1/responses\n\
          POST /v1/messages\nPOST /v1/embeddings\nPOST /v1/rerank\nPOST /v1/score\n\
          GET  /v1/models\n\
-         GET  /health\nGET  /metrics\n"
+         GET  /health\nGET  /metrics\nGET  /openapi.json\n"
     )
+    .into_response();
+    penstock_page::vary(&mut response);
+    response
 }
 
 /// `GET /health`: 200 while the engine is ready and healthy, else 503 with the reason.

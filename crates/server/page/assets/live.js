@@ -1,0 +1,1 @@
+export function liveView(){ return {node: document.createElement("div")}; }

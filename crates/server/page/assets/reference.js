@@ -1,0 +1,1 @@
+export async function referenceView(){ return null; }
