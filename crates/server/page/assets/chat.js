@@ -313,7 +313,9 @@ export async function chatView(models) {
       /** @type {(message: Message) => void} */
       retry: (message) => answer(at, message.parent),
       /** @type {(message: Message) => void} */
-      proceed: (message) => run(at, message),
+      proceed(message) {
+        run(at, message);
+      },
       /** @type {(message: Message) => void} */
       remove(message) {
         removeBranch(conversation, message.id);

@@ -166,7 +166,7 @@ function edit(node, body, message, { actions }) {
     element(
       "div",
       { class: "row" },
-      element("button", { type: "submit", class: "primary" }, message.role === "user" ? "Send" : "Save as a branch"),
+      element("button", { type: "submit", class: "primary" }, message.role === "user" ? "Send again" : "Save as a branch"),
       button("Cancel", close),
     ),
   );

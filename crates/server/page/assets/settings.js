@@ -18,6 +18,7 @@ export function settingsForm(legend, settings, changed) {
   /** @param {"system" | "stop" | "tools" | "schema" | "more"} name */
   const area = (name, rows, placeholder = "") =>
     element("textarea", {
+      name,
       rows,
       placeholder,
       spellcheck: name === "system" ? null : "false",
@@ -30,6 +31,7 @@ export function settingsForm(legend, settings, changed) {
   const numbers = NUMBERS.map(({ name, label, least, most, step }) => {
     const input = element("input", {
       type: "number",
+      name,
       min: least,
       max: most,
       step,
@@ -44,6 +46,7 @@ export function settingsForm(legend, settings, changed) {
   });
   const logprobs = element("input", {
     type: "checkbox",
+    name: "logprobs",
     checked: settings.logprobs,
     onchange: (/** @type {any} */ event) => {
       settings.logprobs = event.target.checked;
