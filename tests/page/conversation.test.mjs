@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { webcrypto } from "node:crypto";
 import { test } from "node:test";
 
 import {
@@ -16,6 +17,9 @@ import { asJson, asMarkdown } from "../../crates/server/page/assets/export.js";
 import { DEFAULTS } from "../../crates/server/page/assets/request.js";
 import { numbers } from "./random.mjs";
 
+// Node 18 has none under this name.
+globalThis.crypto ??= webcrypto;
+
 const user = (content) => ({ role: "user", content });
 const assistant = (content, answer) => ({ role: "assistant", content, answer });
 
@@ -30,7 +34,10 @@ function begun() {
 test("an edit is a branch beside the message", () => {
   const { conversation, question, answer } = begun();
   const edited = addMessage(conversation, question.parent, user("other"));
-  assert.deepEqual(branches(conversation, edited).map(({ id }) => id), [question.id, edited.id]);
+  assert.deepEqual(
+    branches(conversation, edited).map(({ id }) => id),
+    [question.id, edited.id],
+  );
   assert.deepEqual(pathTo(conversation, answer.id), [question, answer]);
   assert.equal(newestLeaf(conversation, question.id), answer.id);
   assert.equal(newestLeaf(conversation, edited.id), edited.id);
@@ -71,13 +78,22 @@ test("a second lane starts where the first is and has settings of its own", () =
 
 test("a request has the path, calls and their results", () => {
   const { conversation, answer } = begun();
-  const calls = [{ id: "c1", name: "f", arguments: "{}" }, { id: "c2", name: "g", arguments: "{}" }];
+  const calls = [
+    { id: "c1", name: "f", arguments: "{}" },
+    { id: "c2", name: "g", arguments: "{}" },
+  ];
   const calling = addMessage(conversation, answer.id, assistant("", { calls, reasoning: "why" }));
   const result = addMessage(conversation, calling.id, { role: "tool", content: "5", call: "c1" });
   const path = pathTo(conversation, result.id);
-  assert.deepEqual(openCalls(path).map(({ id }) => id), ["c2"]);
+  assert.deepEqual(
+    openCalls(path).map(({ id }) => id),
+    ["c2"],
+  );
   const messages = requestMessages(path, "be brief");
-  assert.deepEqual(messages.map(({ role }) => role), ["system", "user", "assistant", "assistant", "tool"]);
+  assert.deepEqual(
+    messages.map(({ role }) => role),
+    ["system", "user", "assistant", "assistant", "tool"],
+  );
   assert.equal(messages[3].tool_calls[1].function.name, "g");
   assert.equal(messages[3].reasoning_content, "why");
   assert.deepEqual(messages[4], { role: "tool", tool_call_id: "c1", content: "5" });
@@ -93,9 +109,20 @@ test("a damaged conversation with a circle of parents still has a path", () => {
 test("exports", () => {
   const { conversation, question } = begun();
   const calls = [{ id: "c", name: "f", arguments: "```" }];
-  const last = addMessage(conversation, question.id, assistant("text", { calls, reasoning: "a\nb" }));
+  const last = addMessage(
+    conversation,
+    question.id,
+    assistant("text", { calls, reasoning: "a\nb" }),
+  );
   conversation.lanes[0].leaf = last.id;
   const text = asMarkdown(conversation);
-  assert.ok(text.startsWith("# first line\n\n## User\n\nfirst line\nsecond\n\n## Assistant\n\n> a\n> b\n\ntext\n\n````\n"));
-  assert.deepEqual(JSON.parse(asJson(conversation)).messages, JSON.parse(JSON.stringify(conversation.messages)));
+  assert.ok(
+    text.startsWith(
+      "# first line\n\n## User\n\nfirst line\nsecond\n\n## Assistant\n\n> a\n> b\n\ntext\n\n````\n",
+    ),
+  );
+  assert.deepEqual(
+    JSON.parse(asJson(conversation)).messages,
+    JSON.parse(JSON.stringify(conversation.messages)),
+  );
 });

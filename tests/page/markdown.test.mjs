@@ -17,7 +17,10 @@ test("emphasis", () => {
   ]);
   assert.deepEqual(inline("~~a~~"), [{ type: "deleted", children: [text("a")] }]);
   for (const plain of ["2 * 3 * 4", "snake_case_name", "a ~b~ c", "a ***** b", "\\*a\\*"]) {
-    assert.ok(inline(plain).every((part) => part.type === "text"), plain);
+    assert.ok(
+      inline(plain).every((part) => part.type === "text"),
+      plain,
+    );
   }
 });
 
@@ -26,7 +29,11 @@ test("code keeps what it has", () => {
   assert.deepEqual(inline("`` a`b ``"), [{ type: "code", text: "a`b" }]);
   assert.deepEqual(inline("`open"), [text("`open")]);
   const [code] = blocks("```html\n<script>alert(1)</script>\n\n# no heading\n```");
-  assert.deepEqual(code, { type: "code", language: "html", text: "<script>alert(1)</script>\n\n# no heading" });
+  assert.deepEqual(code, {
+    type: "code",
+    language: "html",
+    text: "<script>alert(1)</script>\n\n# no heading",
+  });
   assert.deepEqual(blocks("````\n```\n````"), [{ type: "code", language: "", text: "```" }]);
   assert.deepEqual(blocks("```py\nx ="), [{ type: "code", language: "py", text: "x =" }]);
 });
@@ -38,10 +45,16 @@ test("blocks", () => {
   assert.deepEqual(heading, { type: "heading", level: 2, children: [text("A")] });
   assert.equal(list.items.length, 2);
   assert.equal(list.items[0].children[1].start, 1);
-  assert.deepEqual(list.items.map((item) => item.done), [null, true]);
+  assert.deepEqual(
+    list.items.map((item) => item.done),
+    [null, true],
+  );
   assert.deepEqual(table.align, ["center", "right"]);
   assert.deepEqual(table.rows, [[[text("1")], [text("a|b")]]]);
-  assert.deepEqual(quote.children.map((child) => child.type), ["heading", "paragraph"]);
+  assert.deepEqual(
+    quote.children.map((child) => child.type),
+    ["heading", "paragraph"],
+  );
   assert.deepEqual(rule, { type: "rule" });
 });
 
@@ -94,7 +107,21 @@ const PIECES = [
   "    ",
   "😀",
 ];
-const KINDS = ["paragraph", "heading", "code", "rule", "quote", "list", "table", "text", "break", "strong", "emphasis", "deleted", "link"];
+const KINDS = [
+  "paragraph",
+  "heading",
+  "code",
+  "rule",
+  "quote",
+  "list",
+  "table",
+  "text",
+  "break",
+  "strong",
+  "emphasis",
+  "deleted",
+  "link",
+];
 
 function check(part) {
   if (Array.isArray(part)) return part.forEach(check);
@@ -111,12 +138,19 @@ test("any text is blocks of known kinds, and keeps its lines", () => {
     const parsed = parse(given);
     check(parsed.map(({ block }) => block));
     const lines = parsed.flatMap(({ source }) => source.split("\n")).filter((line) => line.trim());
-    assert.deepEqual(lines, given.split("\n").filter((line) => line.trim()), JSON.stringify(given));
+    assert.deepEqual(
+      lines,
+      given.split("\n").filter((line) => line.trim()),
+      JSON.stringify(given),
+    );
   }
 });
 
 test("a text that grows keeps the blocks before the last two", () => {
-  for (const given of texts(PIECES.filter((piece) => piece !== "```"), 300)) {
+  for (const given of texts(
+    PIECES.filter((piece) => piece !== "```"),
+    300,
+  )) {
     const before = parse(given).slice(0, -2);
     const after = parse(`${given}x\ny`);
     assert.deepEqual(after.slice(0, before.length), before, JSON.stringify(given));
@@ -125,7 +159,21 @@ test("a text that grows keeps the blocks before the last two", () => {
 
 test("hostile texts neither overflow the stack nor nest without end", () => {
   const many = 20000;
-  for (const given of ["> ", "- ", ">", "*a ", "_", "[", "[a](", "`", "|", "**a _b ", "1. ", "![", "~~a "]) {
+  for (const given of [
+    "> ",
+    "- ",
+    ">",
+    "*a ",
+    "_",
+    "[",
+    "[a](",
+    "`",
+    "|",
+    "**a _b ",
+    "1. ",
+    "![",
+    "~~a ",
+  ]) {
     const parsed = parse(given.repeat(many));
     assert.ok(JSON.stringify(parsed).length > 0);
   }

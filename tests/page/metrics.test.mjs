@@ -2,11 +2,20 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { readable, readableBytes, roundUp } from "../../crates/server/page/assets/chart.js";
-import { gatewayRow, isGateway, parseMetrics, quantileSince, serverRow, tiersOf, total } from "../../crates/server/page/assets/metrics.js";
+import {
+  gatewayRow,
+  isGateway,
+  parseMetrics,
+  quantileSince,
+  serverRow,
+  tiersOf,
+  total,
+} from "../../crates/server/page/assets/metrics.js";
 
 test("samples, labels and numbers", () => {
   const metrics = parseMetrics(
-    '# TYPE a counter\na{x="1,}",y="q\\"\\\\\\n"} 2 1700000000000\na{x="2"} 3e1\nb +Inf\n\nnonsense{\nc NaN\n',
+    '# TYPE a counter\na{x="1,}",y="q\\"\\\\\\n"} 2 1700000000000\n' +
+      'a{x="2"} 3e1\nb +Inf\n\nnonsense{\nc NaN\n',
   );
   assert.deepEqual(metrics.get("a")[0], { labels: { x: "1,}", y: 'q"\\\n' }, value: 2 });
   assert.equal(total(metrics, "a"), 32);
@@ -16,7 +25,9 @@ test("samples, labels and numbers", () => {
 });
 
 const histogram = (counts) =>
-  parseMetrics(["0.1", "0.2", "+Inf"].map((le, at) => `h_bucket{le="${le}"} ${counts[at]}`).join("\n"));
+  parseMetrics(
+    ["0.1", "0.2", "+Inf"].map((le, at) => `h_bucket{le="${le}"} ${counts[at]}`).join("\n"),
+  );
 
 test("quantiles are of what came since, within their bucket", () => {
   const before = histogram([10, 10, 10]);
@@ -24,11 +35,19 @@ test("quantiles are of what came since, within their bucket", () => {
   assert.equal(quantileSince(now, before, "h", 0.25), 0.05);
   assert.ok(Math.abs(quantileSince(now, before, "h", 0.75) - 0.15) < 1e-9);
   assert.equal(quantileSince(now, now, "h", 0.5), null);
-  assert.equal(quantileSince(histogram([0, 0, 5]), histogram([0, 0, 0]), "h", 0.5), 0.2, "beyond the last bound");
+  assert.equal(
+    quantileSince(histogram([0, 0, 5]), histogram([0, 0, 0]), "h", 0.5),
+    0.2,
+    "beyond the last bound",
+  );
 });
 
 test("rates of a server, also after a restart", () => {
-  const page = (tokens) => parseMetrics(`vllm:generation_tokens_total ${tokens}\nvllm:num_requests_running 2\nvllm:kv_cache_usage_perc 0.25`);
+  const page = (tokens) =>
+    parseMetrics(
+      `vllm:generation_tokens_total ${tokens}\n` +
+        "vllm:num_requests_running 2\nvllm:kv_cache_usage_perc 0.25",
+    );
   const row = serverRow(page(50), page(10), page(10), 2);
   assert.equal(row.output, 20);
   assert.equal(row.kv, 25);
@@ -40,19 +59,32 @@ test("rates of a server, also after a restart", () => {
 test("a gateway's numbers are summed over its pools", () => {
   const page = (finished) =>
     parseMetrics(
-      `penstock:gateway_requests_open 1\npenstock:gateway_requests_total{pool="a"} ${finished}\npenstock:gateway_requests_total{pool="b"} 1`,
+      "penstock:gateway_requests_open 1\n" +
+        `penstock:gateway_requests_total{pool="a"} ${finished}\n` +
+        'penstock:gateway_requests_total{pool="b"} 1',
     );
   assert.ok(isGateway(page(1)) && !isGateway(parseMetrics("up 1")));
   assert.equal(gatewayRow(page(7), page(1), page(1), 2).requests, 3);
 });
 
 test("tiers", () => {
-  const [ram] = tiersOf(parseMetrics('penstock:kv_tier_used_bytes{tier="ram"} 5\npenstock:kv_tier_capacity_bytes{tier="ram"} 10'));
+  const [ram] = tiersOf(
+    parseMetrics(
+      'penstock:kv_tier_used_bytes{tier="ram"} 5\npenstock:kv_tier_capacity_bytes{tier="ram"} 10',
+    ),
+  );
   assert.deepEqual([ram.name, ram.used, ram.capacity, ram.hits], ["ram", 5, 10, 0]);
 });
 
 test("numbers for people", () => {
   assert.deepEqual([0, 3, 41, 1.5e-9].map(roundUp), [1, 5, 50, 2e-9]);
-  assert.deepEqual([null, NaN, 0, 2.345, 23.45, 1234.5].map(readable), ["–", "–", "0", "2.35", "23.4", "1,235"]);
+  assert.deepEqual([null, NaN, 0, 2.345, 23.45, 1234.5].map(readable), [
+    "–",
+    "–",
+    "0",
+    "2.35",
+    "23.4",
+    "1,235",
+  ]);
   assert.equal(readableBytes(1536 * 1024), "1.50 MiB");
 });

@@ -4,12 +4,48 @@ import { before, test } from "node:test";
 import { texts } from "./random.mjs";
 
 const ALLOWED = [
-  ...["a", "blockquote", "br", "button", "code", "del", "div", "em", "hr", "li", "mark", "ol", "p", "path"],
+  ...[
+    "a",
+    "blockquote",
+    "br",
+    "button",
+    "code",
+    "del",
+    "div",
+    "em",
+    "hr",
+    "li",
+    "mark",
+    "ol",
+    "p",
+    "path",
+  ],
   ...["pre", "span", "strong", "svg", "table", "tbody", "td", "th", "thead", "tr", "ul"],
 ];
 const ATTRIBUTES = [
-  ...["aria-hidden", "aria-label", "aria-level", "class", "d", "data-level", "dir", "fill", "href", "rel", "role"],
-  ...["start", "stroke", "stroke-linecap", "stroke-linejoin", "stroke-width", "tabindex", "target", "title"],
+  ...[
+    "aria-hidden",
+    "aria-label",
+    "aria-level",
+    "class",
+    "d",
+    "data-level",
+    "dir",
+    "fill",
+    "href",
+    "rel",
+    "role",
+  ],
+  ...[
+    "start",
+    "stroke",
+    "stroke-linecap",
+    "stroke-linejoin",
+    "stroke-width",
+    "tabindex",
+    "target",
+    "title",
+  ],
   ...["type", "viewBox"],
 ];
 
@@ -66,7 +102,13 @@ test("html is text", () => {
 test("only known elements and attributes are made of any text", () => {
   const pieces = [
     ..."*_~`[]()<>!#|>-+.\n \u202e",
-    ...["```", "```<img onerror=x>\n", "https://a.example/\"onclick=x", "[x](javascript:y)", "[x](http://a.example)"],
+    ...[
+      "```",
+      "```<img onerror=x>\n",
+      'https://a.example/"onclick=x',
+      "[x](javascript:y)",
+      "[x](http://a.example)",
+    ],
     ...["<svg onload=x>", "| a |\n| - |\n", "- [ ] ", "# "],
   ];
   const view = markdownView();
@@ -78,7 +120,8 @@ test("a text that grows is shown as when it comes whole", () => {
   const [grown, whole] = [markdownView(), markdownView()];
   for (let length = 0; length <= text.length; length += 1) grown.update(text.slice(0, length));
   whole.update(text);
-  const shape = (one) => (typeof one === "string" ? one : [one.name, one.attributes, one.children.map(shape)]);
+  const shape = (one) =>
+    typeof one === "string" ? one : [one.name, one.attributes, one.children.map(shape)];
   assert.deepEqual(shape(grown.node), shape(whole.node));
 });
 

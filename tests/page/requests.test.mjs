@@ -40,7 +40,10 @@ test("settings that are wrong are named", () => {
     ["schema", "[]", /JSON schema is not an object/],
     ["more", "1", /More fields is not a JSON object/],
   ]) {
-    assert.throws(() => chatRequest({ ...DEFAULTS, [name]: value }, []), (error) => error instanceof SettingError && words.test(error.message));
+    assert.throws(
+      () => chatRequest({ ...DEFAULTS, [name]: value }, []),
+      (error) => error instanceof SettingError && words.test(error.message),
+    );
   }
 });
 
@@ -50,11 +53,41 @@ test("chunks add up to an answer", () => {
   for (const [chunk, now] of [
     [delta({ role: "assistant" }), 1100],
     [delta({ reasoning_content: "hm" }), 1200],
-    [{ choices: [{ delta: { content: "a" }, logprobs: { content: [{ token: "a", logprob: -0.1, top_logprobs: [{ token: "b", logprob: -2 }] }] } }] }, 1300],
+    [
+      {
+        choices: [
+          {
+            delta: { content: "a" },
+            logprobs: {
+              content: [{ token: "a", logprob: -0.1, top_logprobs: [{ token: "b", logprob: -2 }] }],
+            },
+          },
+        ],
+      },
+      1300,
+    ],
     [delta({ tool_calls: [{ index: 0, id: "c", function: { name: "f", arguments: "{" } }] }), 1400],
-    [delta({ tool_calls: [{ index: 0, function: { arguments: "}" } }, { index: 9, function: { name: "x" } }] }), 1700],
+    [
+      delta({
+        tool_calls: [
+          { index: 0, function: { arguments: "}" } },
+          { index: 9, function: { name: "x" } },
+        ],
+      }),
+      1700,
+    ],
     [{ choices: [{ delta: {}, finish_reason: "length" }] }, 1701],
-    [{ choices: [], usage: { prompt_tokens: 10, completion_tokens: 6, prompt_tokens_details: { cached_tokens: 4, cached_tokens_by_tier: { pool: 0, disk: 4 } } } }, 1702],
+    [
+      {
+        choices: [],
+        usage: {
+          prompt_tokens: 10,
+          completion_tokens: 6,
+          prompt_tokens_details: { cached_tokens: 4, cached_tokens_by_tier: { pool: 0, disk: 4 } },
+        },
+      },
+      1702,
+    ],
   ]) {
     addChunk(answer, chunk, now);
   }
@@ -80,7 +113,16 @@ test("an error in the stream is the answer's", () => {
 test("chunks of no known form change nothing", () => {
   const answer = emptyAnswer(0);
   const empty = structuredClone(answer);
-  for (const chunk of [null, 1, "x", {}, { choices: {} }, { choices: [null] }, { choices: [{ delta: { content: 5 } }] }]) addChunk(answer, chunk, 1);
+  for (const chunk of [
+    null,
+    1,
+    "x",
+    {},
+    { choices: {} },
+    { choices: [null] },
+    { choices: [{ delta: { content: 5 } }] },
+  ])
+    addChunk(answer, chunk, 1);
   assert.deepEqual(answer, empty);
 });
 
@@ -92,19 +134,43 @@ const example = (method, path, model) => ({
 
 test("a shell, Python and JavaScript read the examples as they are meant", () => {
   const one = example("post", "/v1/chat/completions", HOSTILE);
-  const printed = spawnSync("sh", ["-c", `curl() { printf '%s\\n' "$@"; }\n${curl(one)}`], { env: { API_KEY: "k" }, encoding: "utf8" });
+  const printed = spawnSync("sh", ["-c", `curl() { printf '%s\\n' "$@"; }\n${curl(one)}`], {
+    env: { API_KEY: "k" },
+    encoding: "utf8",
+  });
   const words = printed.stdout.split("\n");
   assert.equal(words[0], "http://localhost:8000/v1/chat/completions");
   assert.ok(words.includes("authorization: Bearer k"));
   assert.deepEqual(JSON.parse(words[words.indexOf("-d") + 1]), one.body);
-  const program = python(one).replace("from openai import OpenAI", "import json\nfrom unittest.mock import MagicMock as OpenAI")
+  const program = python(one)
+    .replace(
+      "from openai import OpenAI",
+      "import json\nfrom unittest.mock import MagicMock as OpenAI",
+    )
     .replace("print(answer)", "print(json.dumps(client.chat.completions.create.call_args.kwargs))");
-  const ran = spawnSync("python3", ["-c", program], { env: { ...process.env, API_KEY: "k" }, encoding: "utf8" });
+  const ran = spawnSync("python3", ["-c", program], {
+    env: { ...process.env, API_KEY: "k" },
+    encoding: "utf8",
+  });
   assert.deepEqual(JSON.parse(ran.stdout), one.body, ran.stderr);
-  const requests = python(example("post", "/tokenize", HOSTILE)).replace("import requests", "class requests:\n    post = lambda *a, json, headers: type('R', (), {'status_code': 1, 'text': json['model']})");
-  assert.equal(spawnSync("python3", ["-c", requests], { env: { ...process.env, API_KEY: "k" }, encoding: "utf8" }).stdout, `1 ${HOSTILE}\n`);
-  const js = javascript(one).replace("const answer = await fetch(", "const answer = fetched(").replace(/console.log.*/, "return answer;");
-  const [address, options] = new Function("fetched", "process", js)((...given) => given, { env: { API_KEY: "k" } });
+  const requests = python(example("post", "/tokenize", HOSTILE)).replace(
+    "import requests",
+    "class requests:\n    post = lambda *a, json, headers: " +
+      "type('R', (), {'status_code': 1, 'text': json['model']})",
+  );
+  assert.equal(
+    spawnSync("python3", ["-c", requests], {
+      env: { ...process.env, API_KEY: "k" },
+      encoding: "utf8",
+    }).stdout,
+    `1 ${HOSTILE}\n`,
+  );
+  const js = javascript(one)
+    .replace("const answer = await fetch(", "const answer = fetched(")
+    .replace(/console.log.*/, "return answer;");
+  const [address, options] = new Function("fetched", "process", js)((...given) => given, {
+    env: { API_KEY: "k" },
+  });
   assert.equal(address, "http://localhost:8000/v1/chat/completions");
   assert.deepEqual(JSON.parse(options.body), one.body);
 });

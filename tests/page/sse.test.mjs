@@ -4,13 +4,15 @@ import { test } from "node:test";
 import { eventReader, lineReader } from "../../crates/server/page/assets/sse.js";
 import { numbers } from "./random.mjs";
 
-const STREAM = ': note\r\ndata: {"a": 1}\r\n\r\nevent: x\ndata:two\ndata: lines\n\n\n\rdata\r\rid: 7\n\ndata: é😀\n\ndata: cut';
+const STREAM =
+  ': note\r\ndata: {"a": 1}\r\n\r\nevent: x\ndata:two\ndata: lines\n\n\n\rdata\r' +
+  "\rid: 7\n\ndata: é😀\n\ndata: cut";
 const EVENTS = ['{"a": 1}', "two\nlines", "", "é😀"];
 
 /** The chunks of a text, cut at random places. */
 function* cut(text, seed) {
   const next = numbers(seed);
-  for (let at = 0; at < text.length; ) {
+  for (let at = 0; at < text.length;) {
     const length = 1 + next(6);
     yield text.slice(at, at + length);
     at += length;

@@ -21,7 +21,9 @@ const HEIGHT = 72;
  */
 export function chartView({ title, unit, lines, most }) {
   const values = lines.map(() => element("b", {}, "–"));
-  const paths = lines.map((_, at) => vector("path", { class: `line series-${at + 1}`, fill: "none" }));
+  const paths = lines.map((_, at) =>
+    vector("path", { class: `line series-${at + 1}`, fill: "none" }),
+  );
   const picture = vector(
     "svg",
     { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", preserveAspectRatio: "none" },
@@ -29,7 +31,13 @@ export function chartView({ title, unit, lines, most }) {
     paths,
   );
   const legend = lines.map(({ label }, at) =>
-    element("span", { class: "reading" }, lines.length > 1 && element("i", { class: `key key-${at + 1}` }), values[at], ` ${label}`),
+    element(
+      "span",
+      { class: "reading" },
+      lines.length > 1 && element("i", { class: `key key-${at + 1}` }),
+      values[at],
+      ` ${label}`,
+    ),
   );
   const top = element("span", { class: "top" });
   const node = element(
@@ -42,7 +50,9 @@ export function chartView({ title, unit, lines, most }) {
   return {
     node,
     draw(points, now) {
-      const shown = lines.map(({ key }) => (points[key] ?? []).filter(({ at }) => at >= now - SPAN));
+      const shown = lines.map(({ key }) =>
+        (points[key] ?? []).filter(({ at }) => at >= now - SPAN),
+      );
       const highest = Math.max(0, ...shown.flat().map(({ value }) => value ?? 0));
       const bound = most ?? roundUp(highest);
       top.textContent = readable(bound);

@@ -125,7 +125,8 @@ export function summary(answer) {
   if (first !== null) facts.push(`first token ${seconds(first - started)}`);
   if (usage) {
     const tiers = Object.entries(usage.tiers).filter(([, tokens]) => tokens > 0);
-    const places = tiers.length > 0 ? ` (${tiers.map(([name, tokens]) => `${name} ${tokens}`).join(", ")})` : "";
+    const places =
+      tiers.length > 0 ? ` (${tiers.map(([name, tokens]) => `${name} ${tokens}`).join(", ")})` : "";
     facts.push(`${usage.cached} of ${count(usage.prompt, "prompt token")} cached${places}`);
   }
   if (answer.finish && answer.finish !== "stop") facts.push(FINISH[answer.finish] ?? answer.finish);

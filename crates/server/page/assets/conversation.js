@@ -45,7 +45,8 @@ export function addMessage(conversation, parent, message) {
   conversation.messages[added.id] = added;
   if (!conversation.title && message.role === "user") {
     const [first] = message.content.trim().split("\n");
-    conversation.title = first.length > LONGEST_TITLE ? `${first.slice(0, LONGEST_TITLE)}…` : first;
+    const whole = first.length <= LONGEST_TITLE;
+    conversation.title = whole ? first : `${first.slice(0, LONGEST_TITLE)}…`;
   }
   return added;
 }
@@ -59,7 +60,7 @@ export function addMessage(conversation, parent, message) {
 export function pathTo(conversation, leaf) {
   const path = [];
   const seen = new Set();
-  for (let at = leaf; at !== null && !seen.has(at); ) {
+  for (let at = leaf; at !== null && !seen.has(at);) {
     const message = conversation.messages[at];
     if (!message) break;
     seen.add(at);
@@ -128,7 +129,9 @@ export function removeBranch(conversation, id) {
  */
 export function toggleComparison(conversation) {
   const [first, second] = conversation.lanes;
-  conversation.lanes = second ? [first] : [first, { settings: { ...first.settings }, leaf: first.leaf }];
+  conversation.lanes = second
+    ? [first]
+    : [first, { settings: { ...first.settings }, leaf: first.leaf }];
 }
 
 /**

@@ -38,7 +38,9 @@ function filled(node, props, children) {
     else if (name === "value") node.value = value;
     else node.setAttribute(name, value === true ? "" : String(value));
   }
-  node.append(...children.flat(3).filter((child) => child !== null && child !== undefined && child !== false));
+  node.append(
+    ...children.flat(3).filter((child) => child !== null && child !== undefined && child !== false),
+  );
   return node;
 }
 
@@ -46,11 +48,16 @@ function filled(node, props, children) {
  * A button with words, an icon, or both.
  * @param {string} label
  * @param {() => void} onclick
- * @param {Record<string, any> & {icon?: string}} [props] with an icon, the label is its name and tooltip
+ * @param {Record<string, any> & {icon?: string}} [props] with an icon, the label is
+ *   its name and tooltip
  */
 export function button(label, onclick, { icon: drawing, ...props } = {}) {
   const named = drawing ? { "aria-label": label, title: label } : {};
-  return element("button", { type: "button", ...named, ...props, onclick }, drawing ? icon(drawing) : label);
+  return element(
+    "button",
+    { type: "button", ...named, ...props, onclick },
+    drawing ? icon(drawing) : label,
+  );
 }
 
 /** Paths of icons, drawn with lines in a square of 24. */
@@ -75,7 +82,11 @@ const ICONS = {
 export function icon(name) {
   const line = { d: ICONS[name], fill: "none", stroke: "currentColor", "stroke-width": 1.8 };
   const round = { "stroke-linecap": "round", "stroke-linejoin": "round" };
-  return vector("svg", { viewBox: "0 0 24 24", class: "icon", "aria-hidden": "true" }, vector("path", { ...line, ...round }));
+  return vector(
+    "svg",
+    { viewBox: "0 0 24 24", class: "icon", "aria-hidden": "true" },
+    vector("path", { ...line, ...round }),
+  );
 }
 
 /**
@@ -85,7 +96,13 @@ export function icon(name) {
  * @param {string} [hint]
  */
 export function field(label, control, hint) {
-  return element("label", { class: "field" }, element("span", {}, label), control, hint && element("small", {}, hint));
+  return element(
+    "label",
+    { class: "field" },
+    element("span", {}, label),
+    control,
+    hint && element("small", {}, hint),
+  );
 }
 
 // What changes the order of text, or cannot be seen.
@@ -97,7 +114,10 @@ const UNSEEN = /[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u206
  * @param {unknown} text
  */
 export function visible(text) {
-  return String(text).replace(UNSEEN, (one) => `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`);
+  return String(text).replace(
+    UNSEEN,
+    (one) => `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`,
+  );
 }
 
 /** @param {string} text read out by screen readers */

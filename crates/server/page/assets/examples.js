@@ -125,7 +125,9 @@ function literal(value) {
   if (typeof value === "boolean") return value ? "True" : "False";
   if (Array.isArray(value)) return `[${value.map(literal).join(", ")}]`;
   if (typeof value === "object") {
-    return `{${Object.entries(value).map(([name, one]) => `${json(name)}: ${literal(one)}`).join(", ")}}`;
+    return `{${Object.entries(value)
+      .map(([name, one]) => `${json(name)}: ${literal(one)}`)
+      .join(", ")}}`;
   }
   return json(value);
 }
@@ -141,6 +143,9 @@ export function javascript({ method, path, body, base, key }) {
     ...(headers.length > 0 ? [`  headers: { ${headers.join(", ")} },`] : []),
     ...(body ? [`  body: JSON.stringify(${json(body, 2).replaceAll("\n", "\n  ")}),`] : []),
   ];
-  const given = options.length > 0 ? [`const answer = await fetch(${json(base + path)}, {`, ...options, "});"] : [`const answer = await fetch(${json(base + path)});`];
+  const given =
+    options.length > 0
+      ? [`const answer = await fetch(${json(base + path)}, {`, ...options, "});"]
+      : [`const answer = await fetch(${json(base + path)});`];
   return [...given, "console.log(answer.status, await answer.text());"].join("\n");
 }

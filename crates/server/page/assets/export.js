@@ -30,7 +30,10 @@ const HEADINGS = { user: "User", assistant: "Assistant", tool: "Tool result" };
 
 /** @param {string} text */
 function quoted(text) {
-  return text.split("\n").map((line) => `> ${line}`).join("\n");
+  return text
+    .split("\n")
+    .map((line) => `> ${line}`)
+    .join("\n");
 }
 
 /** @param {string} text */
@@ -61,5 +64,11 @@ export function download(conversation, kind) {
 
 /** @param {string} title */
 function fileName(title) {
-  return title.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "").slice(0, 40) || "conversation";
+  return (
+    title
+      .toLowerCase()
+      .replace(/[^a-z0-9]+/g, "-")
+      .replace(/^-|-$/g, "")
+      .slice(0, 40) || "conversation"
+  );
 }

@@ -25,7 +25,11 @@ export async function generate(conversation, message, settings, signal, grown) {
   const goesOn = message.content !== "";
   const answer = emptyAnswer(performance.now());
   if (goesOn && before) {
-    Object.assign(answer, { content: message.content, reasoning: before.reasoning, tokens: before.tokens });
+    Object.assign(answer, {
+      content: message.content,
+      reasoning: before.reasoning,
+      tokens: before.tokens,
+    });
   }
   message.answer = answer;
   try {

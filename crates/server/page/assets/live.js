@@ -27,9 +27,23 @@ const TIMES = (/** @type {string} */ key) => [
 ];
 /** @type {Chart[]} */
 const SERVER = [
-  { title: "Requests", unit: "", lines: [{ key: "running", label: "running" }, { key: "waiting", label: "waiting" }] },
+  {
+    title: "Requests",
+    unit: "",
+    lines: [
+      { key: "running", label: "running" },
+      { key: "waiting", label: "waiting" },
+    ],
+  },
   { title: "Output", unit: "tokens/s", lines: [{ key: "output", label: "" }] },
-  { title: "Prompts", unit: "tokens/s", lines: [{ key: "prompt", label: "in all" }, { key: "cached", label: "cached" }] },
+  {
+    title: "Prompts",
+    unit: "tokens/s",
+    lines: [
+      { key: "prompt", label: "in all" },
+      { key: "cached", label: "cached" },
+    ],
+  },
   { title: "KV pool in use", unit: "%", lines: [{ key: "kv", label: "" }], most: 100 },
   { title: "Prompt tokens cached", unit: "%", lines: [{ key: "hits", label: "" }], most: 100 },
   { title: "Engine steps", unit: "per s", lines: [{ key: "steps", label: "" }] },
@@ -40,11 +54,25 @@ const SERVER = [
 ];
 /** @type {Chart[]} */
 const GATEWAY = [
-  { title: "Requests", unit: "", lines: [{ key: "running", label: "open" }, { key: "waiting", label: "queued" }] },
+  {
+    title: "Requests",
+    unit: "",
+    lines: [
+      { key: "running", label: "open" },
+      { key: "waiting", label: "queued" },
+    ],
+  },
   { title: "Finished requests", unit: "per s", lines: [{ key: "requests", label: "" }] },
   { title: "Time to first token", unit: "ms", lines: TIMES("first") },
   { title: "Prompt tokens cached", unit: "%", lines: [{ key: "hits", label: "" }], most: 100 },
-  { title: "Second tries", unit: "per s", lines: [{ key: "retries", label: "retries" }, { key: "failovers", label: "failovers" }] },
+  {
+    title: "Second tries",
+    unit: "per s",
+    lines: [
+      { key: "retries", label: "retries" },
+      { key: "failovers", label: "failovers" },
+    ],
+  },
   { title: "Refused requests", unit: "per s", lines: [{ key: "refused", label: "" }] },
   { title: "Time to pick a replica", unit: "ms", lines: TIMES("decision") },
 ];
@@ -82,7 +110,10 @@ export function liveView() {
    */
   const add = (row, at) => {
     for (const [key, value] of Object.entries(row)) {
-      points[key] = [...(points[key] ?? []).filter((point) => point.at >= at - SPAN), { at, value }];
+      points[key] = [
+        ...(points[key] ?? []).filter((point) => point.at >= at - SPAN),
+        { at, value },
+      ];
     }
   };
   const draw = () => views.forEach((view) => view.draw(points, seconds()));
@@ -100,10 +131,17 @@ export function liveView() {
     }
     pages = [...pages.filter((page) => page.at >= at - WINDOW), { metrics, at }];
     if (before) {
-      const row = (gateway ? gatewayRow : serverRow)(metrics, before.metrics, pages[0].metrics, at - before.at);
+      const row = (gateway ? gatewayRow : serverRow)(
+        metrics,
+        before.metrics,
+        pages[0].metrics,
+        at - before.at,
+      );
       add(Object.fromEntries(Object.entries(row).filter(([key]) => !streamed.has(key))), at);
     }
-    status.textContent = gateway ? "A gateway. Numbers are of its own requests." : modelLine(metrics);
+    status.textContent = gateway
+      ? "A gateway. Numbers are of its own requests."
+      : modelLine(metrics);
     if (gateway) await replicas.look(signal);
     else tiers.replaceChildren(...tiersTable(metrics));
     draw();
@@ -163,7 +201,7 @@ function seconds() {
 /** @param {unknown} error */
 function explained(error) {
   if (error instanceof RequestError && error.status === 404) {
-    return "Metrics are not served here: the server has a port of their own for them (--metrics-port).";
+    return "Metrics are not served here: they have a port of their own (--metrics-port).";
   }
   return error instanceof Error ? error.message : String(error);
 }
@@ -173,7 +211,9 @@ function modelLine(metrics) {
   const labels = metrics.get("vllm:num_requests_running")?.[0].labels ?? {};
   const geometry = metrics.get("vllm:cache_config_info")?.[0].labels ?? {};
   const tokens = Number(geometry.block_size) * Number(geometry.num_gpu_blocks);
-  const room = Number.isFinite(tokens) ? `, room for ${tokens.toLocaleString("en")} tokens of KV` : "";
+  const room = Number.isFinite(tokens)
+    ? `, room for ${tokens.toLocaleString("en")} tokens of KV`
+    : "";
   return `${visible(labels.model_name ?? "")}${room}`;
 }
 
@@ -191,10 +231,23 @@ function tiersTable(metrics) {
       {},
       element("th", { scope: "row" }, name, tier.skipped && " (left alone after failures)"),
       element("td", {}, share, ` ${readableBytes(tier.used)}${bound}`),
-      [tier.hitTokens, tier.hits, tier.misses, tier.errors].map((number) => element("td", {}, number.toLocaleString("en"))),
+      [tier.hitTokens, tier.hits, tier.misses, tier.errors].map((number) =>
+        element("td", {}, number.toLocaleString("en")),
+      ),
     );
   });
-  const head = element("tr", {}, heads.map((text) => element("th", { scope: "col" }, text)));
+  const head = element(
+    "tr",
+    {},
+    heads.map((text) => element("th", { scope: "col" }, text)),
+  );
   const table = element("table", {}, element("thead", {}, head), element("tbody", {}, rows));
-  return [element("h2", {}, "KV tiers"), element("div", { class: "wide", tabindex: "0", role: "group", "aria-label": "KV tiers" }, table)];
+  return [
+    element("h2", {}, "KV tiers"),
+    element(
+      "div",
+      { class: "wide", tabindex: "0", role: "group", "aria-label": "KV tiers" },
+      table,
+    ),
+  ];
 }

@@ -42,7 +42,9 @@ async function showSections(models) {
   };
   const reference = await referenceView(models);
   if (reference) sections.api = { label: "API", section: { node: reference } };
-  const links = Object.entries(sections).map(([id, { label }]) => element("a", { href: `#${id}` }, label));
+  const links = Object.entries(sections).map(([id, { label }]) =>
+    element("a", { href: `#${id}` }, label),
+  );
   tabs.replaceChildren(...links);
   main.replaceChildren(...Object.values(sections).map(({ section }) => section.node));
   const choose = () => {
@@ -62,7 +64,12 @@ async function showSections(models) {
 
 /** @param {string} message */
 function askForKey(message) {
-  const given = element("input", { type: "password", autocomplete: "off", required: true, spellcheck: "false" });
+  const given = element("input", {
+    type: "password",
+    autocomplete: "off",
+    required: true,
+    spellcheck: "false",
+  });
   const form = element(
     "form",
     {
@@ -85,8 +92,18 @@ function askForKey(message) {
 /** @param {unknown} error */
 function unreachable(error) {
   const message = error instanceof Error ? error.message : String(error);
-  const again = element("button", { type: "button", class: "primary", onclick: start }, "Try again");
+  const again = element(
+    "button",
+    { type: "button", class: "primary", onclick: start },
+    "Try again",
+  );
   main.replaceChildren(
-    element("div", { class: "card" }, element("h1", {}, "Not ready"), element("p", { role: "alert" }, message), again),
+    element(
+      "div",
+      { class: "card" },
+      element("h1", {}, "Not ready"),
+      element("p", { role: "alert" }, message),
+      again,
+    ),
   );
 }

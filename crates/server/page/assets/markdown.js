@@ -32,7 +32,10 @@ const DIVIDER = /^:?-+:?$/;
  */
 export function parse(text) {
   const lines = text.split(/\r\n|\r|\n/);
-  return blocksOf(lines, 0).map(({ block, from, to }) => ({ block, source: lines.slice(from, to).join("\n") }));
+  return blocksOf(lines, 0).map(({ block, from, to }) => ({
+    block,
+    source: lines.slice(from, to).join("\n"),
+  }));
 }
 
 /**
@@ -84,7 +87,12 @@ function isBlank(line) {
 function isRule(line) {
   const bare = line.replaceAll(" ", "").replaceAll("\t", "");
   const [mark] = bare;
-  return bare.length >= 3 && "-*_".includes(mark) && bare === mark.repeat(bare.length) && !/^ {4}/.test(line);
+  return (
+    bare.length >= 3 &&
+    "-*_".includes(mark) &&
+    bare === mark.repeat(bare.length) &&
+    !/^ {4}/.test(line)
+  );
 }
 
 /**
@@ -119,7 +127,11 @@ function heading(line) {
   let end = bare.length;
   while (end > level && bare[end - 1] === "#") end -= 1;
   const closed = end < bare.length && " \t".includes(bare[end - 1]);
-  return { type: "heading", level, children: inlines(bare.slice(level, closed ? end : bare.length).trim()) };
+  return {
+    type: "heading",
+    level,
+    children: inlines(bare.slice(level, closed ? end : bare.length).trim()),
+  };
 }
 
 /**
@@ -294,5 +306,8 @@ function table(lines, at) {
     rows.push(head.map((_, column) => inlines(row[column] ?? "")));
     end += 1;
   }
-  return { block: { type: "table", align, head: head.map((cell) => inlines(cell)), rows }, to: end };
+  return {
+    block: { type: "table", align, head: head.map((cell) => inlines(cell)), rows },
+    to: end,
+  };
 }

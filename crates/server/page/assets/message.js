@@ -25,9 +25,21 @@ import { tokensView } from "./tokens.js";
 export function messageView(message, place) {
   if (message.role === "assistant") return answerView(message, place);
   const isTool = message.role === "tool";
-  const body = isTool ? codeView(message.content, "result") : element("div", { class: "plain", dir: "auto" }, message.content);
-  const node = element("article", { class: `message ${message.role}`, "aria-label": isTool ? "Tool result" : "You" }, body);
-  node.append(element("footer", {}, tools(message, place, () => edit(node, body, message, place))));
+  const body = isTool
+    ? codeView(message.content, "result")
+    : element("div", { class: "plain", dir: "auto" }, message.content);
+  const node = element(
+    "article",
+    { class: `message ${message.role}`, "aria-label": isTool ? "Tool result" : "You" },
+    body,
+  );
+  node.append(
+    element(
+      "footer",
+      {},
+      tools(message, place, () => edit(node, body, message, place)),
+    ),
+  );
   return { node, update() {} };
 }
 
@@ -40,7 +52,12 @@ function answerView(message, place) {
   const name = visible(message.model || "Assistant");
   const text = markdownView();
   const thought = markdownView();
-  const thinking = element("details", { class: "thinking" }, element("summary", {}, "Thinking"), thought.node);
+  const thinking = element(
+    "details",
+    { class: "thinking" },
+    element("summary", {}, "Thinking"),
+    thought.node,
+  );
   const body = element("div", { class: "body" }, text.node);
   const calls = element("div", { class: "calls" });
   const error = element("p", { class: "error", role: "alert", hidden: true });
@@ -64,15 +81,25 @@ function answerView(message, place) {
   const drawFooter = () => {
     const answer = message.answer;
     const facts = answer ? summary(answer) : [];
-    const shade = (answer?.tokens.length ?? 0) > 0 && button("Probabilities", () => {
-      tokens = !tokens;
-      drawBody();
-      drawFooter();
-    }, { class: "quiet", "aria-pressed": String(tokens) });
+    const shade =
+      (answer?.tokens.length ?? 0) > 0 &&
+      button(
+        "Probabilities",
+        () => {
+          tokens = !tokens;
+          drawBody();
+          drawFooter();
+        },
+        { class: "quiet", "aria-pressed": String(tokens) },
+      );
     const startEdit = () => edit(node, body, message, place);
     const row = tools(message, place, startEdit);
     footer.replaceChildren(
-      element("ul", { class: "facts" }, facts.map((fact) => element("li", {}, fact))),
+      element(
+        "ul",
+        { class: "facts" },
+        facts.map((fact) => element("li", {}, fact)),
+      ),
       element("div", { class: "row" }, shade, row),
     );
     footer.hidden = place.running;
@@ -82,7 +109,8 @@ function answerView(message, place) {
     text.update(message.content);
     thinking.hidden = !answer?.reasoning;
     if (answer?.reasoning) thought.update(answer.reasoning);
-    thinking.firstChild.textContent = place.running && !message.content ? "Thinking…" : "Thinking";
+    const thinks = place.running && !message.content;
+    thinking.firstChild.textContent = thinks ? "Thinking…" : "Thinking";
     calls.replaceChildren(...(answer?.calls ?? []).map(callView));
     error.hidden = !answer?.error;
     error.textContent = answer?.error ?? "";
@@ -117,9 +145,17 @@ function tools(message, place, startEdit) {
   const at = siblings.indexOf(message);
   const quiet = { class: "quiet" };
   const branch = siblings.length > 1 && [
-    button("Previous branch", () => actions.choose(siblings[at - 1]), { icon: "back", disabled: at === 0, ...quiet }),
+    button("Previous branch", () => actions.choose(siblings[at - 1]), {
+      icon: "back",
+      disabled: at === 0,
+      ...quiet,
+    }),
     element("span", { class: "branch" }, `${at + 1} / ${siblings.length}`),
-    button("Next branch", () => actions.choose(siblings[at + 1]), { icon: "forward", disabled: at === siblings.length - 1, ...quiet }),
+    button("Next branch", () => actions.choose(siblings[at + 1]), {
+      icon: "forward",
+      disabled: at === siblings.length - 1,
+      ...quiet,
+    }),
   ];
   const isAnswer = message.role === "assistant";
   const mayProceed = isAnswer && last && message.content && !message.answer?.calls.length;
@@ -144,7 +180,12 @@ function tools(message, place, startEdit) {
  */
 function edit(node, body, message, { actions }) {
   if (node.querySelector(".edit")) return;
-  const area = element("textarea", { rows: "5", "aria-label": "Text of the message", value: message.content, dir: "auto" });
+  const area = element("textarea", {
+    rows: "5",
+    "aria-label": "Text of the message",
+    value: message.content,
+    dir: "auto",
+  });
   const close = () => {
     form.remove();
     body.hidden = false;
@@ -166,7 +207,11 @@ function edit(node, body, message, { actions }) {
     element(
       "div",
       { class: "row" },
-      element("button", { type: "submit", class: "primary" }, message.role === "user" ? "Send again" : "Save as a branch"),
+      element(
+        "button",
+        { type: "submit", class: "primary" },
+        message.role === "user" ? "Send again" : "Save as a branch",
+      ),
       button("Cancel", close),
     ),
   );

@@ -213,7 +213,8 @@ function percent(part, whole) {
  */
 export function tiersOf(metrics) {
   const tiers = (metrics.get("penstock:kv_tier_used_bytes") ?? []).map(({ labels, value }) => {
-    const of = (/** @type {string} */ name) => total(metrics, `penstock:kv_tier_${name}`, { tier: labels.tier }) ?? 0;
+    const of = (/** @type {string} */ name) =>
+      total(metrics, `penstock:kv_tier_${name}`, { tier: labels.tier }) ?? 0;
     return {
       name: labels.tier,
       used: value,

@@ -27,7 +27,9 @@ export function markdownView() {
       const kept = blocks.findIndex(({ source }, at) => shown[at]?.source !== source);
       const same = kept < 0 ? blocks.length : kept;
       for (const old of shown.slice(same)) old.node.remove();
-      const added = blocks.slice(same).map(({ source, block }) => ({ source, node: blockView(block, true) }));
+      const added = blocks
+        .slice(same)
+        .map(({ source, block }) => ({ source, node: blockView(block, true) }));
       node.append(...added.map((one) => one.node));
       shown = [...shown.slice(0, same), ...added];
       rankHeadings(node);
@@ -57,14 +59,22 @@ function blockView(block, top) {
   switch (block.type) {
     case "heading": {
       const role = top ? { role: "heading", "data-level": block.level } : {};
-      return element("p", { class: `heading level-${block.level}`, ...role }, inlineViews(block.children));
+      return element(
+        "p",
+        { class: `heading level-${block.level}`, ...role },
+        inlineViews(block.children),
+      );
     }
     case "code":
       return codeView(block.text, block.language);
     case "rule":
       return element("hr");
     case "quote":
-      return element("blockquote", {}, block.children.map((child) => blockView(child, false)));
+      return element(
+        "blockquote",
+        {},
+        block.children.map((child) => blockView(child, false)),
+      );
     case "list":
       return listView(block);
     case "table":
@@ -86,7 +96,11 @@ export function codeView(text, language) {
     element("span", {}, visible(language) || "text"),
     button("Copy code", () => copy(text), { icon: "copy", class: "quiet" }),
   );
-  const code = element("pre", { tabindex: "0", dir: "ltr" }, element("code", {}, controlsShown(text)));
+  const code = element(
+    "pre",
+    { tabindex: "0", dir: "ltr" },
+    element("code", {}, controlsShown(text)),
+  );
   return element("div", { class: "code" }, bar, code);
 }
 
@@ -95,9 +109,11 @@ const REORDERING = /([\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069])/;
 
 /** @param {string} text */
 function controlsShown(text) {
-  return text.split(REORDERING).map((part) =>
-    REORDERING.test(part) ? element("mark", { class: "control" }, visible(part)) : part,
-  );
+  return text
+    .split(REORDERING)
+    .map((part) =>
+      REORDERING.test(part) ? element("mark", { class: "control" }, visible(part)) : part,
+    );
 }
 
 /** @param {Extract<Block, {type: "list"}>} list */
@@ -107,9 +123,16 @@ function listView({ start, items }) {
     const [first] = children;
     // An item of one paragraph is not spaced like one.
     const tight = children.length === 1 && first.type === "paragraph";
-    return element("li", {}, mark, tight ? inlineViews(first.children) : children.map((child) => blockView(child, false)));
+    return element(
+      "li",
+      {},
+      mark,
+      tight ? inlineViews(first.children) : children.map((child) => blockView(child, false)),
+    );
   });
-  return start === null ? element("ul", {}, views) : element("ol", { start: start === 1 ? null : start }, views);
+  return start === null
+    ? element("ul", {}, views)
+    : element("ol", { start: start === 1 ? null : start }, views);
 }
 
 /** @param {Extract<Block, {type: "table"}>} table */
@@ -122,11 +145,21 @@ function tableView({ align, head, rows }) {
     element(
       "tr",
       {},
-      cells.map((cell, at) => element(name, { class: align[at] && `align-${align[at]}` }, inlineViews(cell))),
+      cells.map((cell, at) =>
+        element(name, { class: align[at] && `align-${align[at]}` }, inlineViews(cell)),
+      ),
     );
-  const body = element("tbody", {}, rows.map((cells) => row("td", cells)));
+  const body = element(
+    "tbody",
+    {},
+    rows.map((cells) => row("td", cells)),
+  );
   const table = element("table", {}, element("thead", {}, row("th", head)), body);
-  return element("div", { class: "wide", tabindex: "0", role: "group", "aria-label": "Table" }, table);
+  return element(
+    "div",
+    { class: "wide", tabindex: "0", role: "group", "aria-label": "Table" },
+    table,
+  );
 }
 
 /**
@@ -145,7 +178,12 @@ function inlineViews(parts) {
       case "link":
         return element(
           "a",
-          { href: part.href, target: "_blank", rel: "noopener noreferrer nofollow", title: visible(part.href) },
+          {
+            href: part.href,
+            target: "_blank",
+            rel: "noopener noreferrer nofollow",
+            title: visible(part.href),
+          },
           inlineViews(part.children),
         );
       default:

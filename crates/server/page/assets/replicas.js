@@ -31,19 +31,44 @@ export function replicasView() {
   };
 }
 
-const HEADS = ["Replica", "Condition", "Running", "Waiting", "KV in use", "Tokens/s", "Breaker", "Picks", "Errors"];
+const HEADS = [
+  "Replica",
+  "Condition",
+  "Running",
+  "Waiting",
+  "KV in use",
+  "Tokens/s",
+  "Breaker",
+  "Picks",
+  "Errors",
+];
 
 /** @param {any} pool */
 function poolView(pool) {
   const name = visible(pool.name);
-  const state = [pool.saturated && "saturated", pool.queued > 0 && `${pool.queued} queued`].filter(Boolean);
-  const head = element("tr", {}, HEADS.map((text) => element("th", { scope: "col" }, text)));
+  const state = [pool.saturated && "saturated", pool.queued > 0 && `${pool.queued} queued`].filter(
+    Boolean,
+  );
+  const head = element(
+    "tr",
+    {},
+    HEADS.map((text) => element("th", { scope: "col" }, text)),
+  );
   const body = element("tbody", {}, pool.replicas.map(replicaRow));
   return element(
     "section",
     {},
-    element("h2", {}, `Replicas of ${name}`, state.length > 0 && element("small", {}, ` ${state.join(", ")}`)),
-    element("div", { class: "wide", tabindex: "0", role: "group", "aria-label": `Replicas of ${name}` }, element("table", {}, element("thead", {}, head), body)),
+    element(
+      "h2",
+      {},
+      `Replicas of ${name}`,
+      state.length > 0 && element("small", {}, ` ${state.join(", ")}`),
+    ),
+    element(
+      "div",
+      { class: "wide", tabindex: "0", role: "group", "aria-label": `Replicas of ${name}` },
+      element("table", {}, element("thead", {}, head), body),
+    ),
   );
 }
 
@@ -52,12 +77,29 @@ function replicaRow(replica) {
   const { load } = replica;
   const name = visible(replica.name);
   const error = replica.last_error;
-  const words = [replica.reason, error && `last error ${ago(error.time)}: ${error.message}`].filter(Boolean);
+  const words = [replica.reason, error && `last error ${ago(error.time)}: ${error.message}`].filter(
+    Boolean,
+  );
   return element(
     "tr",
     {},
-    element("th", { scope: "row" }, element("bdi", {}, name), element("small", { class: "under" }, visible(replica.address), replica.models.length > 0 && ` · ${replica.models.map(visible).join(", ")}`)),
-    element("td", {}, badge(replica.condition), words.map((text) => element("small", { class: "under" }, visible(text)))),
+    element(
+      "th",
+      { scope: "row" },
+      element("bdi", {}, name),
+      element(
+        "small",
+        { class: "under" },
+        visible(replica.address),
+        replica.models.length > 0 && ` · ${replica.models.map(visible).join(", ")}`,
+      ),
+    ),
+    element(
+      "td",
+      {},
+      badge(replica.condition),
+      words.map((text) => element("small", { class: "under" }, visible(text))),
+    ),
     element("td", {}, number(load.running)),
     element("td", {}, number(load.waiting)),
     element("td", {}, load.kv_use === null ? "–" : bar(load.kv_use, `KV in use at ${name}`)),
@@ -82,15 +124,29 @@ function number(value) {
 /** @param {any[]} picks the newest first */
 function picksView(picks) {
   if (picks.length === 0) return "";
-  const items = picks.slice(0, MOST_PICKS).map((pick) =>
-    element("li", {}, element("time", {}, ago(pick.time)), element("span", {}, visible(pick.decision))),
+  const items = picks
+    .slice(0, MOST_PICKS)
+    .map((pick) =>
+      element(
+        "li",
+        {},
+        element("time", {}, ago(pick.time)),
+        element("span", {}, visible(pick.decision)),
+      ),
+    );
+  return element(
+    "section",
+    {},
+    element("h2", {}, "Last picks"),
+    element("ol", { class: "picks" }, items),
   );
-  return element("section", {}, element("h2", {}, "Last picks"), element("ol", { class: "picks" }, items));
 }
 
 /** @param {number} time in seconds of Unix time */
 function ago(time) {
   const seconds = Math.max(0, Math.round(Date.now() / 1000 - time));
   if (seconds < 60) return `${seconds} s ago`;
-  return seconds < 3600 ? `${Math.floor(seconds / 60)} min ago` : new Date(time * 1000).toLocaleTimeString();
+  return seconds < 3600
+    ? `${Math.floor(seconds / 60)} min ago`
+    : new Date(time * 1000).toLocaleTimeString();
 }

@@ -28,7 +28,12 @@ export const DEFAULTS = {
   logprobs: false,
 };
 
-/** @type {{name: keyof Settings & string, label: string, least: number, most: number | null, step: string}[]} */
+/**
+ * @typedef {{
+ *   name: keyof Settings & string, label: string, least: number, most: number | null, step: string,
+ * }} NumberSetting
+ * @type {NumberSetting[]}
+ */
 export const NUMBERS = [
   { name: "temperature", label: "Temperature", least: 0, most: null, step: "0.1" },
   { name: "max_tokens", label: "Max tokens", least: 1, most: null, step: "1" },
@@ -76,7 +81,8 @@ export function chatRequest(settings, messages) {
   }
   const more = parsed("More fields", settings.more);
   if (more !== null) {
-    if (typeof more !== "object" || Array.isArray(more)) throw new SettingError("More fields is not a JSON object.");
+    if (typeof more !== "object" || Array.isArray(more))
+      throw new SettingError("More fields is not a JSON object.");
     Object.assign(body, more, { stream: true });
   }
   return body;
@@ -92,7 +98,9 @@ function parsed(label, text) {
   try {
     return JSON.parse(text);
   } catch (error) {
-    throw new SettingError(`${label} is not JSON: ${error instanceof Error ? error.message : error}`);
+    throw new SettingError(
+      `${label} is not JSON: ${error instanceof Error ? error.message : error}`,
+    );
   }
 }
 

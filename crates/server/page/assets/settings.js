@@ -6,7 +6,8 @@ import { NUMBERS } from "./request.js";
 
 /** @typedef {import("./request.js").Settings} Settings */
 
-const TOOLS_EXAMPLE = '[{"name": "weather", "description": "Weather now",\n  "parameters": {"type": "object",\n    "properties": {"city": {"type": "string"}}}}]';
+const TOOLS_EXAMPLE =
+  '[{"name": "weather", "parameters": {"type": "object", "properties": {"city": {}}}}]';
 
 /**
  * @param {string} legend
@@ -63,7 +64,11 @@ export function settingsForm(legend, settings, changed) {
     field("Stop", area("stop", 2), "one text a line"),
     field("Tools", area("tools", 3, TOOLS_EXAMPLE), "JSON: functions"),
     field("JSON schema of the answer", area("schema", 3, '{"type": "object", "properties": {}}')),
-    field("More fields", area("more", 2, '{"reasoning_effort": "low"}'), "JSON, added to the request"),
+    field(
+      "More fields",
+      area("more", 2, '{"reasoning_effort": "low"}'),
+      "JSON, added to the request",
+    ),
   );
 }
 
@@ -75,7 +80,8 @@ export function settingsForm(legend, settings, changed) {
  * @returns {HTMLElement}
  */
 export function modelChoice(models, settings, label, changed) {
-  const names = models.includes(settings.model) || !settings.model ? models : [settings.model, ...models];
+  const names =
+    models.includes(settings.model) || !settings.model ? models : [settings.model, ...models];
   const select = element(
     "select",
     {
@@ -85,7 +91,9 @@ export function modelChoice(models, settings, label, changed) {
         changed();
       },
     },
-    names.map((name) => element("option", { value: name, selected: name === settings.model }, visible(name))),
+    names.map((name) =>
+      element("option", { value: name, selected: name === settings.model }, visible(name)),
+    ),
   );
   return select;
 }

@@ -42,11 +42,17 @@ export function threadView(label, actions) {
       const views = path.map((message, at) => {
         const siblings = branches(conversation, message);
         const isLast = at === path.length - 1;
-        const view = messageView(message, { siblings, running: message.id === running, last: isLast, actions });
+        const view = messageView(message, {
+          siblings,
+          running: message.id === running,
+          last: isLast,
+          actions,
+        });
         last = isLast ? { id: message.id, update: view.update } : last;
         return view.node;
       });
-      const calls = running === null ? openCalls(path).map((call) => resultForm(call, actions.result)) : [];
+      const calls =
+        running === null ? openCalls(path).map((call) => resultForm(call, actions.result)) : [];
       const more = path.length !== drawn;
       drawn = path.length;
       follow(() => list.replaceChildren(...views, ...calls));
@@ -71,7 +77,11 @@ export function threadView(label, actions) {
  */
 function resultForm(call, send) {
   const name = visible(call.name);
-  const area = element("textarea", { rows: "2", "aria-label": `Result of ${name}`, placeholder: `What ${name} returns` });
+  const area = element("textarea", {
+    rows: "2",
+    "aria-label": `Result of ${name}`,
+    placeholder: `What ${name} returns`,
+  });
   const submit = (/** @type {Event} */ event) => {
     event.preventDefault();
     send(call.id, area.value);
@@ -80,6 +90,10 @@ function resultForm(call, send) {
     "form",
     { class: "edit", onsubmit: submit },
     area,
-    element("div", { class: "row" }, element("button", { type: "submit", class: "primary" }, `Return to the model`)),
+    element(
+      "div",
+      { class: "row" },
+      element("button", { type: "submit", class: "primary" }, `Return to the model`),
+    ),
   );
 }

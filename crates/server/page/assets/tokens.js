@@ -17,9 +17,17 @@ const SHADES = [0.95, 0.8, 0.5, 0.2];
  * @returns {HTMLElement}
  */
 export function tokensView(tokens) {
-  const about = element("p", { class: "about", "aria-live": "polite" }, "Point at a token, or move with the arrow keys.");
+  const about = element(
+    "p",
+    { class: "about", "aria-live": "polite" },
+    "Point at a token, or move with the arrow keys.",
+  );
   const spans = tokens.map((token, at) =>
-    element("span", { class: `token shade-${shade(token)}`, tabindex: at === 0 ? "0" : "-1", role: "option" }, shown(token.text)),
+    element(
+      "span",
+      { class: `token shade-${shade(token)}`, tabindex: at === 0 ? "0" : "-1", role: "option" },
+      shown(token.text),
+    ),
   );
   /** @param {Event} event */
   const place = ({ target }) => spans.indexOf(target);
@@ -41,7 +49,14 @@ export function tokensView(tokens) {
   };
   const box = element(
     "div",
-    { class: "tokens", role: "listbox", "aria-label": "Tokens", onfocusin: describe, onmouseover: describe, onkeydown: move },
+    {
+      class: "tokens",
+      role: "listbox",
+      "aria-label": "Tokens",
+      onfocusin: describe,
+      onmouseover: describe,
+      onkeydown: move,
+    },
     spans,
   );
   return element("div", {}, box, about);
@@ -63,7 +78,11 @@ function shown(text) {
 function descriptions(token) {
   const others = token.others.filter((other) => other.text !== token.text);
   return [token, ...others].map((candidate, at) =>
-    element(at === 0 ? "b" : "span", { class: "candidate" }, `“${visible(candidate.text)}” ${percent(candidate)}`),
+    element(
+      at === 0 ? "b" : "span",
+      { class: "candidate" },
+      `“${visible(candidate.text)}” ${percent(candidate)}`,
+    ),
   );
 }
 

@@ -16,6 +16,7 @@ struct File {
 }
 
 const SCRIPT: &str = "text/javascript; charset=utf-8";
+const CSS: &str = "text/css; charset=utf-8";
 const HTML: &str = "text/html; charset=utf-8";
 
 macro_rules! file {
@@ -32,11 +33,15 @@ const INDEX: File = file!("index.html", HTML);
 const ICON: File = file!("icon.svg", "image/svg+xml");
 const FILES: &[File] = &[
     ICON,
-    file!("style.css", "text/css; charset=utf-8"),
+    file!("style.css", CSS),
+    file!("chat.css", CSS),
+    file!("markdown.css", CSS),
+    file!("sections.css", CSS),
     file!("api.js", SCRIPT),
     file!("chart.js", SCRIPT),
     file!("chat.js", SCRIPT),
     file!("completion.js", SCRIPT),
+    file!("composer.js", SCRIPT),
     file!("conversation.js", SCRIPT),
     file!("dom.js", SCRIPT),
     file!("examples.js", SCRIPT),
@@ -53,10 +58,12 @@ const FILES: &[File] = &[
     file!("replicas.js", SCRIPT),
     file!("request.js", SCRIPT),
     file!("settings.js", SCRIPT),
+    file!("sidebar.js", SCRIPT),
     file!("sse.js", SCRIPT),
     file!("store.js", SCRIPT),
     file!("thread.js", SCRIPT),
     file!("tokens.js", SCRIPT),
+    file!("toolbar.js", SCRIPT),
 ];
 
 /// Prefix of the paths of [`FILES`].

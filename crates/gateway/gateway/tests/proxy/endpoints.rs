@@ -177,6 +177,18 @@ async fn paths_stand_before_endpoints() {
         assert_eq!(inner.get(path).await.status, 401, "{path}");
     }
     assert_eq!(inner.get("/team/llm/health").await.status, 200);
+    let browser = [("accept", "text/html")];
+    let page = inner.get_with("/team/llm", &browser).await;
+    assert!(page.text().contains("src=\"llm/page/main.js\""));
+    for path in [
+        "/",
+        "/page/main.js",
+        "/team/llm/page/main.js",
+        "/favicon.ico",
+    ] {
+        assert_eq!(inner.get_with(path, &browser).await.status, 200, "{path}");
+    }
+    assert_eq!(inner.get("/team/llm").await.status, 401);
     assert_eq!(
         inner.get_with("/team/llm/v1/kv/stats", &key).await.status,
         403

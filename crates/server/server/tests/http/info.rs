@@ -271,3 +271,28 @@ async fn status(address: SocketAddr, bytes: &[u8]) -> u16 {
     let head = read_until(&mut stream, "\r\n\r\n").await;
     head.split(' ').nth(1).unwrap().parse().unwrap()
 }
+
+#[tokio::test]
+async fn browsers_get_the_page_without_a_key_unless_it_is_left_out() {
+    const BROWSER: &str = "accept: text/html,*/*;q=0.8\r\n";
+    let keyed = json!({"api_keys": ["k"]});
+    let silent = json!({"api_keys": ["k"], "ui": false});
+    for (patch, page, file) in [(keyed, 200, 200), (silent, 401, 401)] {
+        let script = Script::new(|_| tokens(&[97], Duration::ZERO));
+        let door = Door::open_with(patch, script).await;
+        let get =
+            async |path, headers| exchange(door.address, &request("GET", path, headers, b"")).await;
+        let index = get("/", BROWSER).await;
+        assert_eq!(index.status, page);
+        assert!(!index.text().contains("tiny"));
+        assert_eq!(get("/page/main.js", "").await.status, file);
+        assert_eq!(get("/favicon.ico", "").await.status, 200);
+        assert_eq!(get("/", "accept: */*\r\n").await.status, 401);
+        let text = get("/", "accept: */*\r\nauthorization: Bearer k\r\n").await;
+        assert!(text.text().starts_with("Penstock 1.2.3 serves tiny"));
+        assert_eq!(text.header("vary"), Some("accept"));
+        for path in ["/v1/models", "/openapi.json"] {
+            assert_eq!(get(path, BROWSER).await.status, 401, "{path}");
+        }
+    }
+}
