@@ -10,6 +10,7 @@ use penstock_api_types::ApiError;
 use serde_json::{Value, json as value};
 
 use crate::gateway::Gateway;
+use crate::paths::TEXT;
 
 /// `GET /v1/models`: the models of all pools, without duplicates.
 pub(crate) async fn models(State(gateway): State<Arc<Gateway>>) -> Response {
@@ -83,6 +84,29 @@ pub(crate) async fn ready(State(gateway): State<Arc<Gateway>>) -> Result<Respons
 /// `GET /version`
 pub(crate) async fn version(State(gateway): State<Arc<Gateway>>) -> Response {
     answer(&value!({"version": gateway.config.version}))
+}
+
+/// Paths of the OpenAPI document that the gateway answers itself.
+const DESCRIBED: [&str; 9] = [
+    "/",
+    "/health",
+    "/metrics",
+    "/openapi.json",
+    "/ping",
+    "/ready",
+    "/v1/models",
+    "/v1/models/{id}",
+    "/version",
+];
+
+/// `GET /openapi.json`: the part of a Penstock server's document that the gateway routes. Replicas
+/// of other kinds may have other fields.
+pub(crate) async fn openapi(State(gateway): State<Arc<Gateway>>) -> Response {
+    let mut document = penstock_api_types::openapi::document(&gateway.config.version);
+    if let Some(paths) = document["paths"].as_object_mut() {
+        paths.retain(|path, _| DESCRIBED.contains(&&**path) || TEXT.contains(&&**path));
+    }
+    answer(&document)
 }
 
 /// `GET /metrics`

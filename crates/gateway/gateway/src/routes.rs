@@ -47,6 +47,7 @@ fn endpoints(gateway: Arc<Gateway>, root: &str) -> Router {
         .route("/ping", any(info::health))
         .route("/ready", get(info::ready))
         .route("/version", get(info::version))
+        .route("/openapi.json", get(info::openapi))
         .route(EXPLAIN, post(explain))
         .route("/metrics", get(info::metrics));
     for path in TEXT {

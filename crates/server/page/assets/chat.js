@@ -24,7 +24,7 @@ import {
   saveSettings,
 } from "./store.js";
 import { threadView } from "./thread.js";
-import { toolbarView } from "./toolbar.js";
+import { COMPARE, ONE_LANE, toolbarView } from "./toolbar.js";
 
 /**
  * @typedef {import("./conversation.js").Conversation} Conversation
@@ -116,7 +116,8 @@ export async function chatView(models) {
   function togglePanel() {
     panel.hidden = !panel.hidden;
     toolbar.draw(conversation, !panel.hidden);
-    if (!panel.hidden) panel.querySelector("textarea")?.focus();
+    if (panel.hidden) toolbar.focus("Settings");
+    else panel.querySelector("textarea")?.focus();
   }
 
   function drawPanel() {
@@ -140,11 +141,14 @@ export async function chatView(models) {
     stop();
     toggleComparison(conversation);
     build();
+    toolbar.focus(conversation.lanes.length > 1 ? ONE_LANE : COMPARE);
     save();
   }
 
   /** @param {Conversation} gone */
   async function remove(gone) {
+    const empty = Object.keys(gone.messages).length === 0;
+    if (!empty && !confirm("Delete this conversation?")) return;
     stored = stored.filter((one) => one.id !== gone.id);
     await removeConversation(gone.id);
     announce("Conversation deleted");
@@ -232,6 +236,7 @@ export async function chatView(models) {
       },
       /** @type {(message: Message) => void} */
       remove(message) {
+        if (!confirm("Delete this message and all that follow it?")) return;
         stop();
         removeBranch(conversation, message.id);
         views.forEach((_, other) => draw(other));

@@ -49,7 +49,7 @@ async function showSections(models) {
   main.replaceChildren(...Object.values(sections).map(({ section }) => section.node));
   const choose = () => {
     const wanted = location.hash.slice(1);
-    const chosen = wanted in sections ? wanted : "chat";
+    const chosen = Object.hasOwn(sections, wanted) ? wanted : "chat";
     for (const [at, [id, { section }]] of Object.entries(sections).entries()) {
       section.node.hidden = id !== chosen;
       section.shown?.(id === chosen);

@@ -89,6 +89,7 @@ function answerView(message, place) {
           tokens = !tokens;
           drawBody();
           drawFooter();
+          footer.querySelector("[aria-pressed]")?.focus();
         },
         { class: "quiet", "aria-pressed": String(tokens) },
       );

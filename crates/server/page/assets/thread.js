@@ -55,7 +55,10 @@ export function threadView(label, actions) {
         running === null ? openCalls(path).map((call) => resultForm(call, actions.result)) : [];
       const more = path.length !== drawn;
       drawn = path.length;
+      const focused = list.contains(document.activeElement);
       follow(() => list.replaceChildren(...views, ...calls));
+      // What had the focus is gone.
+      if (focused) node.focus({ preventScroll: true });
       if (more) node.scrollTop = node.scrollHeight;
     },
     /** Shows what has been added to the last message. */

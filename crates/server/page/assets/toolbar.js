@@ -12,6 +12,9 @@ import { modelChoice } from "./settings.js";
  * }} Actions
  */
 
+export const COMPARE = "Compare two models or settings";
+export const ONE_LANE = "One lane";
+
 /**
  * @param {string[]} models
  * @param {Actions} actions
@@ -20,6 +23,8 @@ export function toolbarView(models, actions) {
   const node = element("div", { class: "toolbar", role: "group", "aria-label": "Conversation" });
   return {
     node,
+    /** @param {string} name of a button */
+    focus: (name) => node.querySelector(`[aria-label="${name}"]`)?.focus(),
     /**
      * @param {Conversation} conversation
      * @param {boolean} open whether the settings are shown
@@ -34,7 +39,7 @@ export function toolbarView(models, actions) {
         }),
         second ? "" : modelChoice(models, first.settings, "Model", actions.changed),
         element("span", { class: "grow" }),
-        button(second ? "One lane" : "Compare two models or settings", actions.compare, {
+        button(second ? ONE_LANE : COMPARE, actions.compare, {
           icon: "compare",
           class: "quiet",
           "aria-pressed": String(Boolean(second)),

@@ -189,6 +189,17 @@ async fn paths_stand_before_endpoints() {
         assert_eq!(inner.get_with(path, &browser).await.status, 200, "{path}");
     }
     assert_eq!(inner.get("/team/llm").await.status, 401);
+    let document = inner.get_with("/openapi.json", &key).await.json();
+    let paths = document["paths"].as_object().unwrap();
+    for (path, there) in [
+        ("/v1/chat/completions", true),
+        ("/v1/models/{id}", true),
+        ("/openapi.json", true),
+        ("/v1/kv", false),
+        ("/metrics/stream", false),
+    ] {
+        assert_eq!(paths.contains_key(path), there, "{path}");
+    }
     assert_eq!(
         inner.get_with("/team/llm/v1/kv/stats", &key).await.status,
         403
