@@ -1,4 +1,4 @@
-"""Chromium without a screen, driven by the WebDriver protocol (https://www.w3.org/TR/webdriver2/)."""
+"""Chromium without a screen, driven by WebDriver (https://www.w3.org/TR/webdriver2/)."""
 
 from __future__ import annotations
 
