@@ -67,6 +67,7 @@ OUT_OF_RANGE = {
     "--max-request-bytes": "1000",
     "--log-level": "loud",
     "--log-format": "xml",
+    "--ui": "perhaps",
     "--access-log": "perhaps",
     "--otlp-traces-endpoint": "",
     "--uds": "",
