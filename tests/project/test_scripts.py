@@ -149,7 +149,7 @@ def test_prerequisites_compare_versions_as_numbers(
 
 PROGRAMS = (
     *("ip", "redis-server", "prometheus", "docker-compose", "slurmctld", "sbatch"),
-    *("systemd-analyze", "faketime", "zsh", "fish"),
+    *("systemd-analyze", "faketime", "zsh", "fish", "chromium", "chromedriver", "node"),
 )
 """What quick tests run beside the product."""
 
