@@ -130,7 +130,7 @@ class Run:
 
     def _note_start(self, kernels: str, ready_s: float, log: Path) -> None:
         self.results.row(STARTS, compiled_kernels=kernels, ready_s=ready_s)
-        lines = re.findall(r" INFO penstock: (.*)", log.read_text(errors="replace"))
+        lines = re.findall(r" INFO penstock\.server: (.*)", log.read_text(errors="replace"))
         for line in lines[:LOG_LINES]:
             self.results.row(LOG, compiled_kernels=kernels, line=line.partition(", listening")[0])
 

@@ -1,6 +1,6 @@
 """Ask about two documents at a time, and print which replica answers.
 
-Needs a gateway with `explain: true` or `--explain`, and `pip install openai`.
+Needs a gateway, and `pip install openai`.
 """
 
 import argparse
@@ -33,8 +33,7 @@ def ask(name: str, question: str) -> str:
         ],
         max_tokens=8,
     )
-    # Such as: 127.0.0.1:8001 1.00 (cost 1.00 x 1) of 2
-    replica: str = raw.headers["x-penstock-decision"].split()[0]
+    replica: str = raw.headers["x-penstock-replica"]
     usage = raw.parse().model_dump()["usage"]
     cached = usage["prompt_tokens_details"]["cached_tokens"]
     replicas_of[name].add(replica)

@@ -31,6 +31,9 @@ def test_flags_win_over_the_file(tmp_path: Path) -> None:
     file.write_text("port: 1\nretries: 7\npools: [{name: p, dns: 'x.y:80'}]")
     found = settings("--config", str(file), "--port", "2")
     assert (found["port"], found["retries"]) == (2, 7)
+    assert "replica_header" not in found
+    hidden = settings("--config", str(file), "--replica-header", "name")
+    assert hidden["replica_header"] == "name"
     dns = {"dns": {"name": "x.y", "port": 80}}
     assert found["pools"] == [{"name": "p", "source": dns}]
 

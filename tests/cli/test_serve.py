@@ -68,6 +68,7 @@ def test_the_front_door_is_told_everything_and_nothing_else() -> None:
         "limits": {"max_body_bytes": 4096, "max_connections": 100},
         "drain_timeout_s": 30.0,
         "stall_timeout_s": 30.0,
+        "ranks": 1,
         "max_model_len": 64,
         "log": {"level": "info", "format": "text"},
         "version": told["version"],

@@ -105,7 +105,7 @@ def test_answers_are_those_of_the_replica_in_every_mode(
         answer = ask(client)
         assert answer.status_code == 200, answer.text
         assert answer.json()["choices"] == ask(direct).json()["choices"]
-        place = answer.headers["x-penstock-decision"].split()[0]
+        place = answer.headers["x-penstock-replica"]
         assert f"http://{place}" in sim.urls
         streamed = texts(ask(client, stream=True))
         assert streamed == texts(ask(direct, stream=True))
@@ -268,7 +268,8 @@ def test_both_doors_log_with_the_same_fields(tmp_path: Path) -> None:
             return found if len(found) == 5 else None
 
         found = eventually(lines, "the lines of four requests")
-    refused = [line for line in found if line["level"] == "warning"]
+    refused = [line for line in found if line["message"].startswith("refused ")]
+    assert {line["level"] for line in refused} == {"info"}, "the client's mistake"
     proxied, carried = refused
     assert proxied.keys() == carried.keys()
     for name in ("method", "path", "status", "error"):
@@ -277,6 +278,10 @@ def test_both_doors_log_with_the_same_fields(tmp_path: Path) -> None:
     proxied, carried = [line for line in found if line.get("complete") and line["status"] == 200]
     assert proxied.keys() - carried.keys() == {"bytes"}
     assert (carried["client"], carried["key"]) == ("envoy", "team")
+    place = echo.url.removeprefix("http://")
+    assert proxied["replica"] == carried["replica"] == place
+    assert carried["decision"].startswith(f"{place}: the only replica (")
+    assert {line["source"] for line in found} == {"penstock.gateway"}
     assert 'envoy POST /v1/completions by "team" 200' in carried["message"]
 
 
@@ -339,7 +344,7 @@ def test_a_subset_is_kept(sim: Sim, picker: Picker, tmp_path: Path) -> None:
         for url in [*sim.urls, *sim.urls]:
             place = url.removeprefix("http://")
             answer = client.post("/v1/completions", json=BODY, headers={"x-subset": place})
-            assert answer.headers["x-penstock-decision"].startswith(f"{place} ")
+            assert answer.headers["x-penstock-decision"].startswith(f"{place}: ")
         none = client.post("/v1/completions", json=BODY, headers={"x-subset": "10.9.9.9:1"})
         assert none.status_code == 503
         assert "subset" in none.json()["error"]["message"]

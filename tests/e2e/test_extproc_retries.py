@@ -35,7 +35,8 @@ def test_a_first_endpoint_that_fails_is_followed_by_the_next(
             answer = client.post("/v1/completions", json={"model": "echo"})
             assert answer.status_code == 200
             place = free.url.removeprefix("http://")
-            assert answer.headers["x-penstock-decision"].startswith(f"{place} ")
+            assert answer.headers["x-penstock-decision"].startswith(f"{place}: ")
+            assert answer.headers["x-penstock-replica"] == place
         assert full.seen
         assert len(free.seen) == 4
         assert endings(picker) == {"served": 4}

@@ -75,6 +75,9 @@ def test_a_killed_engine_ends_every_request_with_the_cause(
         assert "retry-after" in refused.result().headers
         eventually(lambda: health(client) == 200, "a healthy server")
         assert server.engine() != engine
+        assert metric(client, "penstock:engine_restarts_total") == 1
+        assert metric(client, "penstock:engine_ranks_up") == 1
+        assert metric(client, "penstock:engine_report_age_seconds") < HANG
         assert server.lines(KILLED)
         assert sse.complete(client, "Once upon a time", 8) == before
         eventually(lambda: idle(client), "an engine without requests")

@@ -332,7 +332,8 @@ def test_a_file_has_pools_models_and_profiles(tmp_path: Path) -> None:
                 assert answer.json()["model"] == "chat"
             assert prompts_of(old, 0) == 6
             assert prompts_of(new, 0) == 2
-        assert gateway.lines("POST /v1/completions 200")
+        for line in gateway.lines("POST /v1/completions 200", least=8):
+            assert re.search(r", \d+ \+ 2 tokens.*, from 127\.0\.0\.1:\d+; (old|new): ", line), line
         file.write_text(f"pools: [{{name: p, backends: ['{old.url}'], profil: {{}}}}]")
         command = [sys.executable, "-m", "penstock", "gateway", "--config", str(file)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=False)

@@ -176,11 +176,23 @@ def test_failover(tmp_path: Path, goes_on: bool) -> None:
         stack.callback(dies.destroy)
         dies.wait_ready()
         stays = stack.enter_context(Sim(*flags))
-        gateway = stack.enter_context(run(text, [dies.url, stays.url], tmp_path))
+        flags = ("--access-log", "--log-format", "json")
+        gateway = stack.enter_context(run(text, [dies.url, stays.url], tmp_path, *flags))
         expected = [one.text for one in broken(stays.url, [stays])]
         found = broken(gateway.url, [dies, stays])
         client = stack.enter_context(gateway.client())
         went_on = metric(client, "penstock:gateway_failover_seconds_count")
+        rows = client.get("/replicas").json()["pools"][0]["replicas"]
+        logged = gateway.lines('"path":"/v1/completions"', '"ms":', least=12)
+    dead, alive = (one.url.removeprefix("http://") for one in (dies, stays))
+    moved = [one for one in map(json.loads, logged) if "continued_on" in one]
+    assert len(moved) == went_on
+    assert {(one["replica"], one["continued_on"]) for one in moved} <= {(dead, alive)}
+    assert all(f", from {dead}, continued on {alive}; " in one["message"] for one in moved)
+    by_address = {row["address"]: row for row in rows}
+    assert not by_address[dead]["takes_requests"]
+    assert by_address[dead]["last_error"] is not None
+    assert by_address[alive]["condition"] == "ready"
     ends = Counter(one.end for one in found)
     if goes_on:
         assert [one.text for one in found] == expected
@@ -224,7 +236,7 @@ def test_weights_and_renamed_models(sim: Sim, tmp_path: Path) -> None:
         # the log of access, with decisions
         logged = gateway.lines("/v1/completions 200", least=200)
         assert len(logged) == 200
-        assert all("of 2" in line or "of 1" in line for line in logged)
+        assert all(" of 2" in line or ": the only one left (" in line for line in logged)
 
 
 def test_profiles(sim: Sim, tmp_path: Path) -> None:
@@ -243,12 +255,17 @@ def test_profiles(sim: Sim, tmp_path: Path) -> None:
         eventually(lambda: removed() == ["waiting-below"], "the reports of both")
         for _ in range(10):
             answer = ask(client, model="llama-next")
+            place = free.url.removeprefix("http://")
+            assert answer.headers["x-penstock-replica"] == place
             decision = answer.headers["x-penstock-decision"]
-            assert decision.startswith(free.url.removeprefix("http://")), decision
-            for part in (r"queue \S+ x 2", r"kv-use \S+ x 2", r"prefix \S+ x 3"):
-                assert re.search(part, decision), decision
+            assert decision.startswith(f"{place}: the only one left ("), decision
+            assert decision.endswith("; 1 left out: queue too long"), decision
         assert not full.seen
-        assert ask(client).headers["x-penstock-decision"].count("cost") == 1
+        assert ask(client).status_code == 200
+        last, *others = client.get("/replicas").json()["picks"]
+        assert [one["name"] for one in last["scores"]] == ["cost"]
+        weights = {one["name"]: one["weight"] for one in others[0]["scores"]}
+        assert weights == {"queue": 2, "kv-use": 2, "prefix": 3}
 
 
 def test_kinds(tmp_path: Path) -> None:

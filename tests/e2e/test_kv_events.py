@@ -133,7 +133,7 @@ def decided(client: httpx.Client, body: dict[str, object]) -> tuple[str, dict[st
     kind = "chat/completions" if "messages" in body else "completions"
     answer = client.post(f"/v1/{kind}", json=body)
     assert answer.status_code == 200, answer.text
-    return answer.headers["x-penstock-decision"].split()[0], answer.json()
+    return answer.headers["x-penstock-replica"], answer.json()
 
 
 @pytest.mark.parametrize("maps", [False, True], ids=["arrays", "maps"])

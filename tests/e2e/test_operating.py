@@ -126,15 +126,23 @@ def test_logs_have_ids_and_reasons_and_no_prompts(serve: Serve, tmp_path: Path) 
     assert (access["request_id"], access["key"], access["status"]) == (ids[0], "team", 200)
     assert (access["method"], access["path"]) == ("POST", "/v1/completions")
     assert access["bytes"] > 0
-    assert access["seconds"] > 0
+    assert 0 < access["ttft_ms"] <= access["ms"]
     assert access["complete"] is True
-    warning, access = of[ids[1]]
-    assert warning["level"] == "warning"
-    assert "400 invalid_request_error (temperature): temperature" in warning["message"]
+    usage = done.json()["usage"]
+    for name in ("prompt_tokens", "completion_tokens"):
+        assert access[name] == usage[name] > 0
+    assert access["cached_tokens"] == 0
+    assert access["finish_reason"] == done.json()["choices"][0]["finish_reason"]
+    assert {line["source"] for line in found} >= {"penstock.server", "penstock.engine"}
+    refusal, access = of[ids[1]]
+    assert refusal["level"] == "info", "the client's mistake"
+    assert "400 invalid_request_error (temperature): temperature" in refusal["message"]
     assert " 400, " in access["message"]
-    assert (warning["status"], access["status"]) == (400, 400)
-    assert warning["error"] == "invalid_request_error"
+    assert (refusal["status"], access["status"]) == (400, 400)
+    assert refusal["error"] == "invalid_request_error"
+    assert not access.keys() & {"prompt_tokens", "ttft_ms", "replica", "finish_reason"}
     warning, _ = of[ids[2]]
+    assert warning["level"] == "warning", "somebody tries keys"
     assert "401 invalid_api_key" in warning["message"]
     assert "'Bearer KEY'." in warning["message"], "not escaped as for a debugger"
 

@@ -33,6 +33,7 @@ def test_cached_tokens_are_weighted_and_named_by_tier_where_the_replica_said() -
         "priority": 0,
         "tenant": "",
         "prompt_tokens": 2000.0,
+        "decision": "a:1: most of the prompt cached (1 running, 0 waiting) of 3",
         "unroutable": None,
         "replicas": [
             replica("a:1", 1257.6, tiers),
@@ -40,6 +41,7 @@ def test_cached_tokens_are_weighted_and_named_by_tier_where_the_replica_said() -
             replica("c:1", 0.0, dict.fromkeys(tiers, 0)),
         ],
     }
+    assert answer["decision"] in lines(answer)
     a, b, c = (line.split("25%")[1].strip() for line in lines(answer)[-3:])
     assert a == "1,258 (pool 1,024 + ram 256 + shared 16)"
     assert (b, c) == ("64", "0")

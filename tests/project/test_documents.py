@@ -119,7 +119,7 @@ PRINTED = (
     "has compute capability",
     "no replica is healthy",
     "no replica takes requests yet",
-    "has no metrics, so only requests from here count",
+    "reports no load; only this gateway's requests count",
     "does it want a key?",
     "is not there and cannot be made",
     "of shared memory: enlarge it",

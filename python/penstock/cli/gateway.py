@@ -200,7 +200,13 @@ def _policy(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--explain",
         action="store_true",
-        help="answers carry the decision and its scores in x-penstock-decision",
+        help="answers carry the decision and its reason in x-penstock-decision",
+    )
+    group.add_argument(
+        "--replica-header",
+        choices=("address", "name", "none"),
+        help="what x-penstock-replica says of the replica that answered (default: address); name "
+        "is its label `name`, or a hash that hides the address",
     )
 
 
@@ -302,6 +308,7 @@ def _flags(parsed: argparse.Namespace) -> dict[str, object]:
         "access_log": parsed.access_log or None,
         "otlp_traces_endpoint": parsed.otlp_traces_endpoint,
         "explain": parsed.explain or None,
+        "replica_header": parsed.replica_header,
         "retries": parsed.retries,
         "resume_timeout_s": parsed.resume_timeout,
         "resume_bytes": parsed.resume_bytes,

@@ -157,6 +157,7 @@ def front_door(
         },
         "drain_timeout_s": server.shutdown_timeout,
         "stall_timeout_s": server.engine_stall_timeout,
+        "ranks": config.engine.parallel.ranks,
         "max_model_len": config.engine.model.max_model_len,
         "log": asdict(config.engine.log),
         "ui": server.ui,

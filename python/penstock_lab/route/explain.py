@@ -30,7 +30,7 @@ def explain(parsed: argparse.Namespace) -> int:
 
 
 def lines(answer: dict[str, Any]) -> list[str]:
-    """A gateway's answer as text: two lines about the request, and a row for each replica."""
+    """A gateway's answer as text: the request, the decision, and a row for each replica."""
     renamed = "" if answer["model"] == answer["asked"] else f" as {answer['model']!r}"
     state = "saturated" if answer["saturated"] else "not saturated"
     tokens = figure(answer["prompt_tokens"], 0)
@@ -40,6 +40,8 @@ def lines(answer: dict[str, Any]) -> list[str]:
     ]
     if answer["unroutable"] is not None:
         head.append(f"no replica: {answer['unroutable']}")
+    if answer["decision"] is not None:
+        head.append(answer["decision"])
     replicas = answer["replicas"]
     scored: list[dict[str, Any]] = next((one["scores"] for one in replicas if one["scores"]), [])
     columns = [f"{score['name']} x {score['weight']:g}" for score in scored]

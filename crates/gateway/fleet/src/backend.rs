@@ -82,6 +82,8 @@ pub(crate) struct Target {
     pub base: Arc<str>,
     /// `host:port/path`.
     pub address: Arc<str>,
+    /// A short name that does not show the address: the label `name`, else a hash.
+    pub name: Arc<str>,
     pub labels: Arc<[(Arc<str>, Arc<str>)]>,
 }
 
@@ -113,12 +115,23 @@ impl Target {
         let path = path.strip_suffix("/v1").unwrap_or(path);
         let address = format!("{host}:{port}{path}");
         let label = |(key, value): (&String, &String)| (key.as_str().into(), value.as_str().into());
+        let name = match backend.labels.get("name").filter(|name| !name.is_empty()) {
+            Some(name) => name.clone(),
+            None => format!("{:08x}", hash(address.as_bytes())),
+        };
         Ok(Self {
             base: format!("{}://{address}", url.scheme()).into(),
             address: address.into(),
+            name: name.into(),
             labels: backend.labels.iter().map(label).collect(),
         })
     }
+}
+
+/// FNV-1a (Fowler, Noll and Vo): the same at every gateway and in every release.
+fn hash(bytes: &[u8]) -> u32 {
+    let step = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
+    bytes.iter().fold(0x811c_9dc5, step)
 }
 
 /// Validates all backends. Of backends with equal URLs, only the first one is kept.
@@ -168,6 +181,26 @@ mod tests {
             let error = base(wrong).unwrap_err().to_string();
             assert!(error.contains("http://10.0.0.1:8000"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_name_is_the_label_or_a_hash_of_the_address() {
+        let name = |backend: &Backend| Target::new(backend).unwrap().name.to_string();
+        let plain = Backend::new("http://10.0.0.1:8000/");
+        assert_eq!(name(&plain), name(&Backend::new("http://10.0.0.1:8000/v1")));
+        assert_ne!(name(&plain), name(&Backend::new("http://10.0.0.2:8000")));
+        assert_eq!(hash(b"foobar"), 0xbf9c_f968);
+        let labels = |text: &str| [("name".to_owned(), text.to_owned())].into();
+        let named = Backend {
+            labels: labels("blue"),
+            ..plain.clone()
+        };
+        assert_eq!(name(&named), "blue");
+        let empty = Backend {
+            labels: labels(""),
+            ..plain.clone()
+        };
+        assert_eq!(name(&empty), name(&plain));
     }
 
     #[test]

@@ -24,6 +24,27 @@ pub(crate) struct Breaker {
     openings: u32,
 }
 
+/// The state of a circuit breaker, for operators.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BreakerState {
+    Closed,
+    /// No requests for this time.
+    Open(Duration),
+    /// The next request is a trial, or a trial is on its way.
+    HalfOpen,
+}
+
+impl BreakerState {
+    /// The state as one word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Open(_) => "open",
+            Self::HalfOpen => "half-open",
+        }
+    }
+}
+
 /// Which requests the breaker lets through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Passage {
@@ -43,6 +64,14 @@ impl Default for Breaker {
 }
 
 impl Breaker {
+    pub(crate) fn state(&self, now: Duration) -> BreakerState {
+        match self.state {
+            State::Closed { .. } => BreakerState::Closed,
+            State::Open { until } if now < until => BreakerState::Open(until - now),
+            State::Open { .. } | State::HalfOpen { .. } => BreakerState::HalfOpen,
+        }
+    }
+
     pub(crate) fn passage(&mut self, now: Duration) -> Passage {
         if let State::Open { until } = self.state
             && now >= until
@@ -120,10 +149,14 @@ mod tests {
     fn failures_in_a_row_open_it_and_a_trial_closes_it() {
         let (mut breaker, _) = open();
         assert_eq!(breaker.passage(Duration::from_millis(999)), Passage::None);
+        assert_eq!(breaker.state(s(0)), BreakerState::Open(s(1)));
+        assert_eq!(breaker.state(s(1)), BreakerState::HalfOpen);
         assert_eq!(breaker.passage(s(1)), Passage::Trial);
         breaker.trial_began();
         assert_eq!(breaker.passage(s(1)), Passage::None);
+        assert_eq!(breaker.state(s(1)), BreakerState::HalfOpen);
         breaker.served(true);
+        assert_eq!(breaker.state(s(1)), BreakerState::Closed);
         assert_eq!(breaker.passage(s(1)), Passage::All);
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use penstock_routing::Condition;
 
 use crate::Settings;
-use crate::breaker::{Breaker, Passage};
+use crate::breaker::{Breaker, BreakerState, Passage};
 use crate::checks::{Check, Checks, Health};
 use crate::outcome::Outcome;
 use crate::outliers::Tally;
@@ -142,6 +142,42 @@ impl Standing {
         Now { condition, trial }
     }
 
+    pub(crate) fn breaker(&self, now: Duration) -> BreakerState {
+        self.breaker.state(now)
+    }
+
+    /// Why a replica in this `condition` gets no requests, or fewer; `None` if it is ready.
+    /// `failure`: why its last failed health check failed.
+    pub(crate) fn why(&self, condition: Condition, now: Duration, failure: &str) -> Option<String> {
+        let full = self.full_until.is_some_and(|until| now < until);
+        Some(match (condition, self.breaker.state(now)) {
+            (Condition::Ready, BreakerState::Closed) => return None,
+            (Condition::Ready, _) => "its circuit breaker lets one request through".to_owned(),
+            (Condition::Warming(_), _) if full => {
+                "it has just refused a request, so it gets a tenth of them".to_owned()
+            }
+            (Condition::Warming(share), _) => {
+                format!("slow start: {:.0}% of its requests", share * 100.0)
+            }
+            (Condition::Draining, _) if self.gone => "its source no longer lists it".to_owned(),
+            (Condition::Draining, _) => "it drains: it finishes what it has".to_owned(),
+            (Condition::Ejected, BreakerState::Open(rest)) => format!(
+                "requests failed one after another; a trial in {:.0} s",
+                rest.as_secs_f64().ceil()
+            ),
+            (Condition::Ejected, BreakerState::HalfOpen) => {
+                "requests failed one after another; a trial is on its way".to_owned()
+            }
+            (Condition::Ejected, BreakerState::Closed) => {
+                "its requests fail far more often than others'".to_owned()
+            }
+            (Condition::Unhealthy, _) if self.checks.health == Health::Unknown => {
+                "no health check has ended yet".to_owned()
+            }
+            (Condition::Unhealthy, _) => format!("its health check fails: {failure}"),
+        })
+    }
+
     /// `Ready`, or a reduced share during a slow start or after the replica refused a request.
     fn share(&mut self, now: Duration, settings: &Settings) -> Condition {
         let condition = self.warming(now, settings);
@@ -272,6 +308,39 @@ mod tests {
         rig.standing.compared(false, s(90), &rig.settings);
         rig.standing.compared(true, s(100), &rig.settings);
         assert!(rig.at(s(130)).takes_requests());
+    }
+
+    #[test]
+    fn every_condition_but_ready_has_a_reason() {
+        let why = |rig: &mut Rig, now: Duration| {
+            let condition = rig.at(now);
+            rig.standing.why(condition, now, "status 500")
+        };
+        let mut rig = Rig::healthy(false);
+        assert_eq!(why(&mut rig, s(0)), None);
+        rig.end(Outcome::Refused, false, s(0));
+        assert!(why(&mut rig, s(0)).unwrap().contains("refused"));
+        (0..5).for_each(|_| rig.end(Outcome::Failed, false, s(2)));
+        assert!(why(&mut rig, s(2)).unwrap().ends_with("a trial in 1 s"));
+        assert!(why(&mut rig, s(3)).unwrap().contains("one request"));
+        rig.standing.trial_began();
+        assert!(why(&mut rig, s(3)).unwrap().contains("on its way"));
+        rig.end(Outcome::Served, true, s(3));
+        assert!(why(&mut rig, s(3)).unwrap().contains("slow start: 10%"));
+        rig.standing.compared(true, s(20), &rig.settings);
+        assert!(why(&mut rig, s(20)).unwrap().contains("more often"));
+        (0..2).for_each(|_| rig.check(Check::Failed(String::new())));
+        let unhealthy = why(&mut rig, s(20)).unwrap();
+        assert_eq!(unhealthy, "its health check fails: status 500");
+        rig.check(Check::Draining);
+        assert!(why(&mut rig, s(20)).unwrap().contains("drains"));
+        rig.standing.gone = true;
+        assert!(why(&mut rig, s(20)).unwrap().contains("source"));
+        let mut new = Rig {
+            standing: Standing::new(false),
+            settings: Settings::default(),
+        };
+        assert!(why(&mut new, s(0)).unwrap().contains("yet"));
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::in_flight::InFlight;
 use crate::settings::SettingsError;
 use crate::shared::{Clock, Shared};
 use crate::snapshot::Entry;
+use crate::status::{ReplicaStatus, statuses};
 use crate::tasks::supervise;
 use crate::{Settings, View};
 
@@ -109,6 +110,11 @@ impl Fleet {
         let shared = &self.shared;
         let usual = shared.usual_tokens();
         View::new(shared.snapshot(), shared.now(), shared.stale(), usual)
+    }
+
+    /// The state of every replica, with reasons, for operators.
+    pub fn statuses(&self) -> Vec<ReplicaStatus> {
+        statuses(&self.shared)
     }
 
     /// Share of the replicas' requests that other gateways sent, 0 to 1. It is 1 until a replica

@@ -34,7 +34,7 @@ impl Poller {
             let Err(reason) = self.read_stream(&path, push).await;
             if push.set_live(false) {
                 let base = &self.member.base;
-                let line = format!("{base} no longer pushes its load, which is polled: {reason}");
+                let line = format!("{base}: load stream lost, polling its metrics: {reason}");
                 info!("{line}");
                 push.scrape.notify_one();
                 self.member.doubt.notify_one();

@@ -122,6 +122,13 @@ impl InFlight {
     /// Adds `count` output tokens; the first token is one of them.
     pub fn tokens(&mut self, count: u32) {
         self.tokens = self.tokens.saturating_add(count);
+        self.member.live.output(count);
+    }
+
+    /// Records why the request fails, as the replica's last error.
+    pub fn failed_by(&self, message: &str) {
+        let now = self.shared.now();
+        self.member.with(|record| record.saw_error(message, now));
     }
 
     /// Ends the request.
@@ -147,6 +154,9 @@ impl InFlight {
         let (now, decode) = (self.shared.now(), self.decode());
         self.computed();
         self.member.live.end(self.prompt_tokens, self.epoch);
+        if !matches!(outcome, Outcome::Served | Outcome::ClientGone) {
+            self.member.live.failed();
+        }
         if outcome == Outcome::Refused {
             self.member.live.refused(now + FULL);
         }

@@ -28,6 +28,11 @@ pub(crate) struct Live {
     /// in nanoseconds since the fleet started.
     full_with: AtomicU32,
     full_until: AtomicU64,
+    /// Totals since the replica joined the fleet: requests sent, those that it failed or refused,
+    /// and output tokens of streams.
+    picks: AtomicU64,
+    errors: AtomicU64,
+    output_tokens: AtomicU64,
 }
 
 /// Copy of the counters of this gateway's own requests.
@@ -47,6 +52,7 @@ impl Live {
         self.prefilling.fetch_add(1, Ordering::Relaxed);
         self.backlog.fetch_add(uncached, Ordering::Relaxed);
         self.begun.fetch_add(prompt, Ordering::Relaxed);
+        self.picks.fetch_add(1, Ordering::Relaxed);
         self.epoch.load(Ordering::Relaxed)
     }
 
@@ -61,6 +67,28 @@ impl Live {
         if self.epoch.load(Ordering::Relaxed) == epoch {
             self.ended.fetch_add(prompt, Ordering::Relaxed);
         }
+    }
+
+    /// Counts a request that the replica failed or refused.
+    pub(crate) fn failed(&self) {
+        self.errors.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn output(&self, tokens: u32) {
+        self.output_tokens
+            .fetch_add(tokens.into(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn picks(&self) -> u64 {
+        self.picks.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn errors(&self) -> u64 {
+        self.errors.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn output_tokens(&self) -> u64 {
+        self.output_tokens.load(Ordering::Relaxed)
     }
 
     /// Records a refusal, after [`Self::end`]: the replica has no room beyond its current requests.

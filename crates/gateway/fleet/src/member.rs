@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use penstock_http::{one_line, shortened};
 use penstock_routing::Condition;
 use tokio::sync::Notify;
 use tracing::{info, warn};
@@ -16,7 +17,11 @@ use crate::load::Polled;
 use crate::outcome::Outcome;
 use crate::process::Process;
 use crate::prompts::Prompts;
+use crate::rate::Rate;
 use crate::throughput::Answers;
+
+/// Maximum number of shown characters of an error.
+const MOST_SHOWN: usize = 200;
 
 #[derive(Debug)]
 pub(crate) struct Member {
@@ -45,9 +50,18 @@ pub(crate) struct Record {
     pub process: Process,
     /// Reason for its ineligibility, for the log.
     pub reason: String,
+    /// The last failed request or health check.
+    pub last_error: Option<(Duration, Arc<str>)>,
+    pub output: Rate,
 }
 
 impl Record {
+    /// Records a failed request or health check. `message` may quote the replica.
+    pub(crate) fn saw_error(&mut self, message: &str, now: Duration) {
+        let line = one_line(&shortened(message, MOST_SHOWN));
+        self.last_error = Some((now, line.into()));
+    }
+
     /// Records the end of a request.
     pub(crate) fn saw_end(
         &mut self,

@@ -74,9 +74,11 @@ impl Poller {
         let period = Duration::from_secs_f64(settings.health.period_s);
         loop {
             let check = self.check_once().await;
-            self.member.update(self.shared.now(), settings, |record| {
+            let now = self.shared.now();
+            self.member.update(now, settings, |record| {
                 if let Check::Failed(reason) = &check {
                     record.reason.clone_from(reason);
+                    record.saw_error(&format!("health check: {reason}"), now);
                 }
                 record.standing.saw_check(&check, settings);
             });
@@ -170,7 +172,7 @@ impl Poller {
 
     fn say_stale(&self, reason: &str) {
         let base = &self.member.base;
-        warn!("{base} has no metrics, so only requests from here count: {reason}");
+        warn!("{base} reports no load; only this gateway's requests count: {reason}");
     }
 
     /// `at` selects one of the default paths. Returns the path of the replica's load stream, if it

@@ -217,6 +217,10 @@ impl Shared {
             let waits = |report: &Polled| report.reported.waiting > 0.0;
             let wait = entry.with_fresh(now, stale, |report| report.is_some_and(waits));
             entry.member.sweep(now, wait);
+            let tokens = entry.member.live.output_tokens();
+            entry
+                .member
+                .with(|record| record.output.sample(now, tokens));
         }
         self.mark_gone();
     }

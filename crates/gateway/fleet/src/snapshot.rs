@@ -40,6 +40,7 @@ impl Entry {
         let target = Target {
             base: Arc::from(""),
             address: Arc::from(""),
+            name: Arc::from(""),
             labels: Arc::default(),
         };
         Self::new(id, target, false)

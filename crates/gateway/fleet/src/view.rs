@@ -42,6 +42,14 @@ impl View {
         &self.snapshot.entries[place].target.base
     }
 
+    /// Short name of the replica at index `place`: its label `name`, else a hash of its address.
+    ///
+    /// # Panics
+    /// `place` is out of range.
+    pub fn name(&self, place: usize) -> &Arc<str> {
+        &self.snapshot.entries[place].target.name
+    }
+
     /// Whether any replica takes requests.
     pub fn one_takes_requests(&self) -> bool {
         let mut conditions = self.replicas.iter().map(|one| one.condition);

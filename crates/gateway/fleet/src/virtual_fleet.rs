@@ -29,6 +29,7 @@ impl VirtualFleet {
         let target = |at: usize| Target {
             base: format!("replica-{at}").into(),
             address: format!("replica-{at}").into(),
+            name: format!("replica-{at}").into(),
             labels: Arc::default(),
         };
         for entry in shared.replace_members((0..replicas).map(target).collect()) {

@@ -15,7 +15,7 @@ use tracing::{debug, warn};
 
 use crate::call::ProxiedRequest;
 use crate::gateway::Gateway;
-use crate::headers::to_client;
+use crate::headers::{name_replica, to_client};
 use crate::models::{Destination, RETRY_AFTER};
 use crate::pool::{Pool, Routed};
 
@@ -116,13 +116,14 @@ pub(crate) async fn attempt(
     mut routed: Routed,
 ) -> Result<Answer, AttemptError> {
     let mut request = call.head.to(&routed.url, body).map_err(AttemptError::new)?;
-    let address = routed.decision.first().address.clone();
-    debug!(parent: &call.span, "attempt: {routed}");
+    let address = routed.address().clone();
+    gateway.picks.add(&call.id, &pool.name, &routed);
+    debug!(parent: &call.span, "attempt: {}", routed.choice);
     routed.span = call.trace.as_ref().map(|trace| {
         let mut span = trace.child("attempt".to_owned(), SpanKind::Client, Instant::now());
         span.set("server.address", &*address);
         span.set("penstock.pool", &*pool.name);
-        span.set("penstock.decision", routed.to_string());
+        span.set("penstock.decision", routed.choice.to_string());
         span.context().write(request.headers_mut());
         span
     });
@@ -134,7 +135,7 @@ pub(crate) async fn attempt(
     };
     let sent = tokio::select! {
         sent = sending => sent,
-        () = pool.unhealthy(routed.decision.first().replica) => {
+        () = pool.unhealthy(routed.choice.decision.first().replica) => {
             Err(ClientError::Broken("its health checks fail".to_owned()))
         }
     };
@@ -155,7 +156,9 @@ pub(crate) async fn attempt(
             if outcome == Outcome::Served {
                 return Ok(Answer { response, routed });
             }
-            note(call, &address, &format!("answered {status}"));
+            let mut response = response;
+            name_replica(response.headers_mut(), &gateway.config, &routed);
+            note(call, &routed, &format!("answered {status}"));
             let error = ApiError::unavailable("All replicas refused.", RETRY_AFTER);
             let lost = AttemptError {
                 refused: outcome == Outcome::Refused,
@@ -166,7 +169,7 @@ pub(crate) async fn attempt(
             (outcome, lost)
         }
         Err(failed) => {
-            note(call, &address, &failed.to_string());
+            note(call, &routed, &failed.to_string());
             let outcome = match failed {
                 ClientError::Connect(_) | ClientError::Refused(_) => Outcome::ConnectFailed,
                 ClientError::Broken(_) => Outcome::Failed,
@@ -207,8 +210,9 @@ pub(crate) fn outcome_of(status: StatusCode) -> Outcome {
     }
 }
 
-fn note(call: &ProxiedRequest, address: &str, what: &str) {
-    warn!("{}: {address} {what}", call.id);
+fn note(call: &ProxiedRequest, routed: &Routed, what: &str) {
+    routed.in_flight.failed_by(what);
+    warn!("{}: {} {what}", call.id, routed.address());
 }
 
 #[cfg(test)]

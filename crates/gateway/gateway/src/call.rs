@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 use memchr::memchr;
-use penstock_api_http::{Failure, is_anthropic};
+use penstock_api_http::{AccessRecord, Failure, is_anthropic};
 use penstock_api_types::{ApiError, RESUMABLE};
 use penstock_http::{BodyShare, Caller, Peer, SpanParent, request_id};
 use penstock_prefix::{text_chain, text_seed};
@@ -61,6 +61,8 @@ pub(crate) struct ProxiedRequest {
     pub(crate) price: CostBasis,
     /// Whether a second execution does no harm.
     pub(crate) is_repeatable: bool,
+    /// What the access log says of the request, if it is logged.
+    pub(crate) record: Option<AccessRecord>,
     /// The request's span, if its trace is exported.
     pub(crate) trace: Option<SpanParent>,
     /// Span that identifies the request in log lines below level info.
@@ -78,6 +80,7 @@ impl ProxiedRequest {
         let extensions = request.extensions();
         let caller = extensions.get::<Arc<Caller>>().cloned();
         let trace = extensions.get::<SpanParent>().cloned();
+        let record = AccessRecord::of(&request);
         let peer: Option<SocketAddr> = extensions.get::<Peer>().and_then(|peer| peer.0);
         check_path(request.uri().path())?;
         let (method, path) = (request.method().clone(), path_of(request.uri()));
@@ -103,6 +106,7 @@ impl ProxiedRequest {
             caller,
             fields,
             body,
+            record,
             trace,
             span: Span::current(),
             share: Some(share),

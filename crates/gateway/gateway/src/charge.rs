@@ -154,6 +154,11 @@ impl Charge {
         self.pay(self.so_far());
     }
 
+    /// The token counts that the response has reported so far.
+    pub(crate) fn reported(&self) -> Usage {
+        self.usage
+    }
+
     /// Refunds the whole charge, for good. For a response that is an error, never arrives, or is a
     /// single body that broke off.
     pub(crate) fn refund(&mut self) {

@@ -45,6 +45,9 @@ pub struct Config {
     /// Whether responses carry the routing decision and its reasons in `x-penstock-decision`.
     #[serde(default)]
     pub explain: bool,
+    /// How responses name their replica in `x-penstock-replica`.
+    #[serde(default)]
+    pub replica_header: ReplicaHeader,
     /// Never empty; the names are unique.
     pub pools: Vec<PoolConfig>,
     /// Routing rules by model name. A model without a rule is routed to the pool whose replicas
@@ -104,6 +107,19 @@ pub struct Config {
     /// All members of the JSON object, unparsed.
     #[serde(skip)]
     pub(crate) given: serde_json::Map<String, serde_json::Value>,
+}
+
+/// What `x-penstock-replica` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ReplicaHeader {
+    /// The replica's host and port.
+    #[default]
+    Address,
+    /// Its label `name`, else a hash of its address.
+    Name,
+    /// There is no such header.
+    None,
 }
 
 /// Endpoint picker for Envoy. It uses the same TLS certificate as the proxy.

@@ -43,6 +43,7 @@ pub(crate) async fn explain(
         "tenant": *class.tenant,
         "saturated": pool.flow.counts().saturated,
         "prompt_tokens": look.prompt_tokens,
+        "decision": look.decision.as_ref().ok().map(ToString::to_string),
         "unroutable": look.decision.as_ref().err().map(ToString::to_string),
         "replicas": replicas(&look),
     });
@@ -65,16 +66,17 @@ fn replicas(look: &RoutingTrace) -> Vec<Value> {
         found["scores"] = scores(ranked);
         found
     });
-    let removed = decision.removed.iter().filter_map(|(id, filter)| {
-        let place = all.iter().position(|one| one.id == *id)?;
+    let removed = decision.removed.iter().filter_map(|removed| {
+        let place = all.iter().position(|one| one.id == removed.replica)?;
         let mut found = described(look, place, &all[place]);
-        found["removed_by"] = (*filter).into();
+        found["removed_by"] = removed.filter.into();
         Some(found)
     });
     ranked.chain(removed).collect()
 }
 
-fn scores(ranked: &Ranked) -> Value {
+/// Name, score and weight of each scorer.
+pub(crate) fn scores(ranked: &Ranked) -> Value {
     let parts = ranked.parts.iter();
     parts
         .map(|(name, score, weight)| value!({"name": name, "score": score, "weight": weight}))
@@ -102,10 +104,7 @@ fn described(look: &RoutingTrace, place: usize, replica: &Replica) -> Value {
 
 fn condition(condition: Condition) -> String {
     match condition {
-        Condition::Ready => "ready".to_owned(),
         Condition::Warming(share) => format!("warming, {:.0}%", share * 100.0),
-        Condition::Draining => "draining".to_owned(),
-        Condition::Ejected => "ejected".to_owned(),
-        Condition::Unhealthy => "unhealthy".to_owned(),
+        other => other.word().to_owned(),
     }
 }

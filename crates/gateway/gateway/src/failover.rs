@@ -139,7 +139,7 @@ impl Failover {
         let after = self.began.elapsed();
         trip.gateway.metrics.failover(Some(after));
         let (id, ms) = (&trip.call.id, after.as_millis());
-        info!("{id}: {address} goes on with the answer after {ms} ms");
+        info!("{id}: continued on {address} after {ms} ms");
     }
 }
 
@@ -200,7 +200,7 @@ async fn elsewhere(
                 tried.truncate(1);
                 continue;
             };
-            tried.push(routed.decision.first().replica);
+            tried.push(routed.choice.decision.first().replica);
             match attempt(&trip.gateway, &trip.call, &body, &trip.pool, routed).await {
                 Ok(answer) if goes_on(&answer.response) => return Some(answer),
                 Err(lost) if lost.absent => {}

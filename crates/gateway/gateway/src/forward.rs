@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderValue, Request};
+use axum::http::Request;
 use axum::response::Response;
-use penstock_api_http::{AccessNote, Failure};
+use penstock_api_http::Failure;
 use penstock_api_types::ApiError;
 
 use crate::attempt::{Answer, AttemptError};
@@ -16,12 +16,10 @@ use crate::charge::Charge;
 use crate::failover::RequestContext;
 use crate::flow::Turn;
 use crate::gateway::{Gateway, Place};
-use crate::headers::to_client;
+use crate::headers::{name_replica, to_client};
 use crate::hedge::attempt_hedged;
 use crate::models::Destination;
 use crate::relay::ResponseBody;
-
-pub(crate) const DECISION: &str = "x-penstock-decision";
 
 /// Handles a proxied request: admits, reads and routes it, and tries replicas until one responds.
 pub(crate) async fn forward(
@@ -92,7 +90,7 @@ async fn round(
         };
         drop(turn.take());
         gateway.metrics.decided(arrived.elapsed(), tried.len());
-        tried.push(routed.decision.first().replica);
+        tried.push(routed.choice.decision.first().replica);
         match attempt_hedged(gateway, call, (pool, model), routed, &mut tried).await {
             Ok(answer) => {
                 if let Some(lost) = lost {
@@ -127,14 +125,13 @@ fn relayed(
     let Answer { response, routed } = answer;
     let (mut parts, body) = response.into_parts();
     to_client(&mut parts);
-    if gateway.config.explain
-        && let Ok(value) = HeaderValue::from_str(&routed.to_string())
-    {
-        parts.headers.insert(DECISION, value);
-    }
-    if gateway.config.access_log {
-        let note = format!("{}: {routed}", destination.pool.name);
-        parts.extensions.insert(AccessNote(note));
+    name_replica(&mut parts.headers, &gateway.config, &routed);
+    if let Some(record) = &call.record {
+        record.change(|facts| {
+            facts.replica = Some(routed.address().clone());
+            facts.pool = Some(destination.pool.name.clone());
+            facts.decision = Some(routed.choice.to_string());
+        });
     }
     let renamed = destination.renamed.as_deref();
     let model = renamed.or(call.asked.as_deref()).unwrap_or_default();

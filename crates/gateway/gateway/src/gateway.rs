@@ -17,6 +17,7 @@ use crate::flow::{Class, Classes};
 use crate::headers::BackendKey;
 use crate::metrics::Metrics;
 use crate::models::{Destination, Models};
+use crate::picks::Picks;
 use crate::pool::Pool;
 use crate::stop::ShutdownSignal;
 
@@ -34,6 +35,7 @@ pub struct Gateway {
     pub(crate) models: Models,
     pub(crate) classes: Classes,
     pub(crate) metrics: Metrics,
+    pub(crate) picks: Picks,
     pub(crate) backend_key: BackendKey,
     /// Start of the gateway, in seconds of Unix time.
     pub(crate) started: u64,
@@ -105,6 +107,7 @@ impl Gateway {
             client,
             poller,
             metrics,
+            picks: Picks::default(),
             config,
         })
     }

@@ -5,7 +5,14 @@ use std::net::SocketAddr;
 use axum::http::response::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Version, header};
 
+use crate::config::{Config, ReplicaHeader};
+use crate::pool::Routed;
+
 pub(crate) const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+/// The replica that answered.
+pub(crate) const REPLICA: HeaderName = HeaderName::from_static("x-penstock-replica");
+/// Why it was picked.
+pub(crate) const DECISION: HeaderName = HeaderName::from_static("x-penstock-decision");
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
@@ -46,6 +53,32 @@ pub(crate) fn to_client(parts: &mut Parts) {
     }
     end_to_end(&mut parts.headers);
     parts.version = Version::HTTP_11;
+}
+
+/// Names the replica in the response's headers as far as the configuration allows. Names from a
+/// further gateway behind the replica are replaced or removed.
+pub(crate) fn name_replica(headers: &mut HeaderMap, config: &Config, routed: &Routed) {
+    headers.remove(REPLICA);
+    headers.remove(DECISION);
+    headers.extend(replica_headers(config, routed));
+}
+
+/// The headers that name a replica. A name that no header can have is left out.
+pub(crate) fn replica_headers(
+    config: &Config,
+    routed: &Routed,
+) -> impl Iterator<Item = (HeaderName, HeaderValue)> {
+    let shown = match config.replica_header {
+        ReplicaHeader::Address => Some(&**routed.address()),
+        ReplicaHeader::Name => Some(&*routed.name),
+        ReplicaHeader::None => None,
+    };
+    let value = |text: &str| HeaderValue::from_str(text).ok();
+    let replica = shown.and_then(value).map(|value| (REPLICA, value));
+    let decision = config.explain.then(|| routed.choice.to_string());
+    let decision = decision.and_then(|text| value(&text));
+    let decision = decision.map(|value| (DECISION, value));
+    replica.into_iter().chain(decision)
 }
 
 /// Whether the response is an uncompressed event stream.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use penstock_fleet::{Outcome, View};
+use penstock_fleet::{BreakerState, Outcome, ReplicaStatus, View};
 use penstock_http::{Histogram, Page, RequestCounts, Tracer, escaped, write_process};
 use penstock_routing::{Condition, Replica};
 
@@ -239,6 +239,49 @@ fn replicas_page(page: &mut Page<'_>, pools: &[Arc<Pool>]) {
         }
     }
     ages_page(page, &views);
+    statuses_page(page, pools);
+}
+
+/// What this gateway has sent to each replica, and the circuit breakers.
+fn statuses_page(page: &mut Page<'_>, pools: &[Arc<Pool>]) {
+    let of = |pool: &Arc<Pool>| (pool.name.clone(), pool.fleet.statuses());
+    let statuses: Vec<_> = pools.iter().map(of).collect();
+    type Value = fn(&ReplicaStatus) -> u64;
+    let metrics: [(&str, &str, &str, Value); 4] = [
+        (
+            "picks_total",
+            "counter",
+            "Requests that this gateway sent there.",
+            |one| one.picks,
+        ),
+        (
+            "errors_total",
+            "counter",
+            "Those of them that it failed or refused.",
+            |one| one.errors,
+        ),
+        (
+            "in_flight",
+            "gauge",
+            "Those of them that have not ended.",
+            |one| one.in_flight.into(),
+        ),
+        (
+            "breaker_open",
+            "gauge",
+            "1: its circuit breaker is open or half open.",
+            |one| u64::from(one.breaker != BreakerState::Closed),
+        ),
+    ];
+    for (word, kind, help, value) in metrics {
+        let name = format!("penstock:gateway_replica_{word}");
+        page.head(&name, kind, help);
+        for (pool, replicas) in &statuses {
+            for one in replicas {
+                page.sample(&name, &labels(pool, &one.address), value(one));
+            }
+        }
+    }
 }
 
 /// Age of each replica's last report.
@@ -255,7 +298,11 @@ fn ages_page(page: &mut Page<'_>, views: &[(&Arc<str>, View)]) {
 }
 
 fn replica_labels(pool: &str, replica: &Replica) -> String {
-    let (pool, address) = (escaped(pool), escaped(&replica.address));
+    labels(pool, &replica.address)
+}
+
+fn labels(pool: &str, address: &str) -> String {
+    let (pool, address) = (escaped(pool), escaped(address));
     format!(",pool=\"{pool}\",replica=\"{address}\"")
 }
 

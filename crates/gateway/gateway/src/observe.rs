@@ -9,6 +9,7 @@ use axum::body::Bytes;
 use axum::http::{HeaderMap, StatusCode};
 use bytes::BytesMut;
 use memchr::memmem;
+use penstock_api_http::AccessRecord;
 use penstock_api_types::sse_reader::Event;
 use penstock_fleet::Outcome;
 
@@ -20,6 +21,7 @@ use crate::headers::{is_plain, is_stream};
 use crate::object::{Member, ObjectReader, Segment};
 use crate::pool::{Pool, Routed};
 use crate::rename::Rename;
+use crate::usage::Usage;
 
 /// A response in flight, relayed by the proxy or by Envoy. It ends once.
 #[derive(Debug)]
@@ -34,6 +36,9 @@ pub(crate) struct ResponseObserver {
     first: bool,
     reader: ObjectReader,
     rename: Option<Rename>,
+    /// What the access log says of the request, if it is logged.
+    record: Option<AccessRecord>,
+    recorded: Usage,
     ended: bool,
 }
 
@@ -46,6 +51,7 @@ impl ResponseObserver {
         charge: Charge,
         routed: Routed,
         arrived: Instant,
+        record: Option<AccessRecord>,
     ) -> Self {
         Self {
             gateway,
@@ -57,6 +63,8 @@ impl ResponseObserver {
             first: true,
             reader: ObjectReader::default(),
             rename: None,
+            record,
+            recorded: Usage::default(),
             ended: false,
         }
     }
@@ -139,6 +147,7 @@ impl ResponseObserver {
         let (rename, charge) = (self.rename.as_ref(), &mut self.charge);
         self.reader
             .end(|found| note(found, rename, charge, &mut text));
+        self.record_usage();
         if is_named {
             let (before, after) = (&event.bytes()[..place.start], &event.bytes()[place.end..]);
             *event = Event::new([before, &text, after].concat());
@@ -151,6 +160,7 @@ impl ResponseObserver {
         let (rename, charge) = (self.rename.as_ref(), &mut self.charge);
         self.reader
             .end(|found| note(found, rename, charge, &mut out));
+        self.record_usage();
         match self.rename {
             Some(_) => out.freeze(),
             None => Bytes::new(),
@@ -163,13 +173,33 @@ impl ResponseObserver {
             .read(text, |found| note(found, rename, charge, out));
     }
 
+    /// Copies the response's token counts to the access log's record, when they have changed.
+    fn record_usage(&mut self) {
+        let (Some(record), usage) = (&self.record, self.charge.reported()) else {
+            return;
+        };
+        if usage == self.recorded {
+            return;
+        }
+        self.recorded = usage;
+        record.change(|facts| {
+            facts.prompt_tokens = usage.prompt_tokens.map(u64::from);
+            facts.completion_tokens = usage.completion_tokens.map(u64::from);
+            facts.cached_tokens = usage.cached_tokens.map(u64::from);
+        });
+    }
+
     /// Counts the data lines of a stream as output tokens.
     fn count(&mut self, lines: usize) {
         let Some(routed) = self.routed.as_mut().filter(|_| lines > 0) else {
             return;
         };
         if std::mem::take(&mut self.first) {
-            self.gateway.metrics.first_token(self.arrived.elapsed());
+            let after = self.arrived.elapsed();
+            self.gateway.metrics.first_token(after);
+            if let Some(record) = &self.record {
+                record.change(|facts| facts.first_token = Some(after));
+            }
         }
         routed.in_flight.first_token();
         routed.in_flight.tokens(lines as u32);
@@ -207,6 +237,7 @@ impl BodyFilter for ResponseObserver {
         self.charge.bytes(bytes.len());
         let mut out = BytesMut::new();
         self.read(&bytes, &mut out);
+        self.record_usage();
         match self.rename {
             Some(_) => out.freeze(),
             None => bytes,

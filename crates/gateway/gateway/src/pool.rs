@@ -1,7 +1,6 @@
 //! A pool: a fleet, the profile that picks a replica from it, and an estimate of what its replicas'
 //! prefix caches hold.
 
-use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,6 +14,7 @@ use penstock_routing::{
     CacheState, Condition, Decision, Profile, ReplicaId, Request, Slo, Unknown, Unroutable, pick,
 };
 
+use crate::choice::Choice;
 use crate::config::PoolConfig;
 use crate::error::StartError;
 use crate::exact::{Exact, Held};
@@ -126,9 +126,9 @@ fn capacity(view: &View, place: usize, unit_tokens: f32) -> f32 {
 /// A replica picked for a request, with the reservation there.
 #[derive(Debug)]
 pub(crate) struct Routed {
-    pub(crate) decision: Decision,
-    /// Number of the prompt's tokens that the replica has published as cached.
-    held: Option<Held>,
+    pub(crate) choice: Arc<Choice>,
+    /// The replica's short name.
+    pub(crate) name: Arc<str>,
     /// `http://host:port`
     pub(crate) url: Arc<str>,
     pub(crate) in_flight: InFlight,
@@ -137,22 +137,15 @@ pub(crate) struct Routed {
 }
 
 impl Routed {
+    /// `host:port` of the replica.
+    pub(crate) fn address(&self) -> &Arc<str> {
+        &self.choice.decision.first().address
+    }
+
     /// Marks the attempt's trace span as failed, unless the request was served.
     pub(crate) fn mark(&mut self, outcome: Outcome) {
         if let Some(span) = self.span.as_mut().filter(|_| outcome != Outcome::Served) {
             span.fail(outcome.word());
-        }
-    }
-}
-
-/// The decision, and the cached tokens that the replica has published:
-/// `10.0.0.1:8000 1.00 (cost 1.00 x 1) of 4, cached: pool 512 + ram 256`
-impl fmt::Display for Routed {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{}", self.decision)?;
-        match self.held {
-            Some(held) => write!(out, ", cached: {held}"),
-            None => Ok(()),
         }
     }
 }
@@ -236,12 +229,15 @@ impl Pool {
         let uncached = look.prompt_tokens - cached;
         self.expected.add(look.prompt_tokens, cached);
         Ok(Routed {
+            name: view.name(first.place).clone(),
             url: view.url(first.place).clone(),
             in_flight: self
                 .fleet
                 .begin(first.replica, uncached, look.prompt_tokens),
-            held: look.held.get(first.place).copied().flatten(),
-            decision,
+            choice: Arc::new(Choice {
+                held: look.held.get(first.place).copied().flatten(),
+                decision,
+            }),
             span: None,
         })
     }

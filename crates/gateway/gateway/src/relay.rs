@@ -75,7 +75,8 @@ impl ResponseBody {
         let call = &trip.call;
         let ending = EndDetector::new(parts.status, call.path(), call.price.choices);
         let (gateway, pool) = (trip.gateway.clone(), trip.pool.clone());
-        let mut observer = ResponseObserver::new(gateway, pool, charge, routed, arrived);
+        let record = call.record.clone();
+        let mut observer = ResponseObserver::new(gateway, pool, charge, routed, arrived, record);
         let asked = call.asked.as_deref().unwrap_or_default();
         let rename = renamed.map(|renamed| Rename::new(renamed, asked));
         observer.began(parts.status, &parts.headers, rename);
@@ -148,7 +149,7 @@ impl ResponseBody {
         let Some(routed) = self.observer.routed() else {
             return false;
         };
-        let (pool, replica) = (&self.trip.pool, routed.decision.first().replica);
+        let (pool, replica) = (&self.trip.pool, routed.choice.decision.first().replica);
         self.stall.poll(cx, || pool.is_unhealthy(replica))
     }
 
@@ -157,11 +158,14 @@ impl ResponseBody {
         let Some(routed) = self.observer.routed() else {
             return false;
         };
-        let first = routed.decision.first();
-        let (id, address) = (&self.trip.call.id, &first.address);
+        let replica = routed.choice.decision.first().replica;
+        let (id, address) = (&self.trip.call.id, routed.address());
+        routed
+            .in_flight
+            .failed_by(&format!("broke off its answer: {why}"));
         warn!("{id}: {address} broke off its answer: {why}");
         let failover = self.failover.as_mut();
-        let Some(resuming) = failover.and_then(|one| one.go_on(&self.trip, first.replica)) else {
+        let Some(resuming) = failover.and_then(|one| one.go_on(&self.trip, replica)) else {
             return false;
         };
         self.source = Source::Resuming(resuming);
@@ -173,7 +177,11 @@ impl ResponseBody {
 
     fn goes_on_at(&mut self, answer: Answer) {
         if let Some(failover) = &mut self.failover {
-            failover.gone_on(&self.trip, &answer.routed.decision.first().address);
+            failover.gone_on(&self.trip, answer.routed.address());
+        }
+        if let Some(record) = &self.trip.call.record {
+            let address = answer.routed.address().clone();
+            record.change(|facts| facts.continued_on.push(address));
         }
         self.observer.moved_to(answer.routed);
         self.source = Source::Replica(Gathered::new(answer.response.into_body()));

@@ -15,6 +15,7 @@ use crate::forward::forward;
 use crate::gateway::Gateway;
 use crate::info;
 use crate::paths::TEXT;
+use crate::replicas::replicas;
 
 /// All other endpoints of replicas, such as audio, images, files and batches.
 const REST: &str = "/v1/{*path}";
@@ -49,7 +50,8 @@ fn endpoints(gateway: Arc<Gateway>, root: &str) -> Router {
         .route("/version", get(info::version))
         .route("/openapi.json", get(info::openapi))
         .route(EXPLAIN, post(explain))
-        .route("/metrics", get(info::metrics));
+        .route("/metrics", get(info::metrics))
+        .route("/replicas", get(replicas));
     for path in TEXT {
         router = router.route(path, post(forward));
     }

@@ -7,6 +7,8 @@ use serde_json::Value;
 pub(crate) struct Usage {
     pub(crate) prompt_tokens: Option<u32>,
     pub(crate) completion_tokens: Option<u32>,
+    /// Those of the prompt's tokens that came from a cache.
+    pub(crate) cached_tokens: Option<u32>,
 }
 
 impl Usage {
@@ -18,13 +20,14 @@ impl Usage {
         };
         let completion = count(&usage, &["completion_tokens", "output_tokens"]);
         // Anthropic's input tokens exclude cached ones
-        let cached = ["cache_read_input_tokens", "cache_creation_input_tokens"];
-        let cached = cached
-            .iter()
-            .filter_map(|name| count(&usage, &[name]))
-            .sum();
+        let read = count(&usage, &["cache_read_input_tokens"]);
+        let created = count(&usage, &["cache_creation_input_tokens"]);
+        let cached = read.unwrap_or(0).saturating_add(created.unwrap_or(0));
+        let mut details = ["prompt_tokens_details", "input_tokens_details"].into_iter();
+        let details = details.find_map(|name| count(usage.get(name)?, &["cached_tokens"]));
+        self.cached_tokens = details.or(read).or(self.cached_tokens);
         let prompt = count(&usage, &["prompt_tokens", "input_tokens"]);
-        let prompt = prompt.map(|prompt: u32| prompt.saturating_add(cached));
+        let prompt = prompt.map(|prompt| prompt.saturating_add(cached));
         // rerankers report the total alone
         let rest =
             || Some(count(&usage, &["total_tokens"])?.saturating_sub(completion.unwrap_or(0)));
@@ -50,6 +53,21 @@ mod tests {
             usage.note(one.as_bytes());
         }
         (usage.prompt_tokens, usage.completion_tokens)
+    }
+
+    #[test]
+    fn cached_tokens_are_found_under_each_api_s_name() {
+        for (usage, wanted) in [
+            (r#"{"prompt_tokens_details":{"cached_tokens":5}}"#, Some(5)),
+            (r#"{"input_tokens_details":{"cached_tokens":6}}"#, Some(6)),
+            (r#"{"cache_read_input_tokens":7}"#, Some(7)),
+            (r#"{"prompt_tokens_details":null}"#, None),
+            ("{}", None),
+        ] {
+            let mut found = Usage::default();
+            found.note(usage.as_bytes());
+            assert_eq!(found.cached_tokens, wanted, "{usage}");
+        }
     }
 
     #[test]

@@ -1,17 +1,20 @@
 //! The result of a routing decision (a ranking of replicas with its reasons), and its errors.
 
-use std::fmt;
 use std::sync::Arc;
 
-use crate::ReplicaId;
+use crate::{Condition, Load, Picker, ReplicaId};
 
-/// A ranking of the candidates, best first, and the replicas that were filtered out.
+/// A ranking of the candidates, best first, and the replicas that were filtered out. Its text is
+/// in `words.rs`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
     /// Never empty.
     pub ranked: Vec<Ranked>,
-    /// Replicas that a filter removed, each with that filter's name.
-    pub removed: Vec<(ReplicaId, &'static str)>,
+    pub removed: Vec<Removed>,
+    /// Prompt length in tokens, as routing estimated it.
+    pub prompt_tokens: f32,
+    /// How the first one was picked from the totals.
+    pub picker: Picker,
 }
 
 /// A replica that passed the filters, with its scores.
@@ -25,37 +28,24 @@ pub struct Ranked {
     pub total: f32,
     /// Name, score and weight of each scorer of the profile.
     pub parts: Vec<(&'static str, f32, f32)>,
+    pub load: Load,
+    /// Estimated number of the prompt's tokens that it has cached.
+    pub cached_tokens: f32,
+}
+
+/// A replica that a filter removed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Removed {
+    pub replica: ReplicaId,
+    /// The filter's name.
+    pub filter: &'static str,
+    pub condition: Condition,
 }
 
 impl Decision {
     /// The replica with the highest rank, which gets the request.
     pub fn first(&self) -> &Ranked {
         &self.ranked[0]
-    }
-}
-
-/// One line: address, total, and each scorer's score and weight, as in
-/// `10.0.0.1:8000 4.20 (queue 1.00 x 2, prefix 0.73 x 3)`.
-impl fmt::Display for Ranked {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{} {:.2} (", self.address, self.total)?;
-        for (at, (name, score, weight)) in self.parts.iter().enumerate() {
-            let comma = if at == 0 { "" } else { ", " };
-            write!(out, "{comma}{name} {score:.2} x {weight}")?;
-        }
-        write!(out, ")")
-    }
-}
-
-/// The winner's line, the number of candidates, and the number of replicas filtered out.
-impl fmt::Display for Decision {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (of, removed) = (self.ranked.len(), self.removed.len());
-        write!(out, "{} of {of}", self.first())?;
-        match removed {
-            0 => Ok(()),
-            _ => write!(out, ", {removed} filtered"),
-        }
     }
 }
 

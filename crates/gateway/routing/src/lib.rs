@@ -19,8 +19,9 @@ mod profile;
 mod replica;
 mod request;
 mod scorers;
+mod words;
 
-pub use decision::{Decision, Ranked, Unroutable};
+pub use decision::{Decision, Ranked, Removed, Unroutable};
 pub use filters::{FILTERS, Filter};
 pub use load::Load;
 pub use pick::pick;

@@ -1,11 +1,11 @@
 //! [`pick`]: filters the replicas, scores the rest and ranks them.
 
-use crate::decision::{Decision, Ranked, Unroutable};
+use crate::decision::{Decision, Ranked, Removed, Unroutable};
 use crate::filters::in_condition;
 use crate::home::home;
 use crate::load::amount;
 use crate::scorers::Candidate;
-use crate::{Profile, Replica, ReplicaId, Request};
+use crate::{Profile, Replica, Request};
 
 /// Share of a prompt's unknown tokens that is assumed to be cached at its home replica when all of
 /// the replicas' load comes from other gateways; it shrinks with their share. Tuned by replay.
@@ -52,10 +52,14 @@ pub fn pick(
         place: candidates[at].place,
         total: totals[at],
         parts: parts(at).collect(),
+        load: candidates[at].load,
+        cached_tokens: candidates[at].cached_tokens,
     });
     Ok(Decision {
         ranked: ranked.collect(),
         removed,
+        prompt_tokens: request.prompt_tokens,
+        picker: profile.picker,
     })
 }
 
@@ -65,7 +69,7 @@ pub fn pick(
 fn allowed<'a>(
     request: &Request<'_>,
     replicas: &'a [Replica],
-    removed: &mut Vec<(ReplicaId, &'static str)>,
+    removed: &mut Vec<Removed>,
 ) -> Result<Vec<Candidate<'a>>, Unroutable> {
     let cached = |place: usize| {
         let tokens = request.cached_tokens.get(place).copied().unwrap_or(0.0);
@@ -115,14 +119,18 @@ fn allowed<'a>(
 
 fn take_out<'a>(
     candidates: &mut Vec<Candidate<'a>>,
-    removed: &mut Vec<(ReplicaId, &'static str)>,
+    removed: &mut Vec<Removed>,
     name: &'static str,
     keeps: impl Fn(&Candidate<'a>) -> bool,
 ) {
     candidates.retain(|one| {
         let kept = keeps(one);
         if !kept {
-            removed.push((one.replica.id, name));
+            removed.push(Removed {
+                replica: one.replica.id,
+                filter: name,
+                condition: one.replica.condition,
+            });
         }
         kept
     });

@@ -27,6 +27,17 @@ impl Condition {
         matches!(self, Self::Ready | Self::Warming(_))
     }
 
+    /// The condition as one word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::Warming(_) => "warming",
+            Self::Draining => "draining",
+            Self::Ejected => "ejected",
+            Self::Unhealthy => "unhealthy",
+        }
+    }
+
     /// Whether it takes requests, given whether any eligible replica takes them (`others`). If none
     /// does, ejected replicas are tried as a last resort: otherwise a request that makes replicas
     /// fail would block the pool for all clients.

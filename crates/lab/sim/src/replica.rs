@@ -99,6 +99,7 @@ fn server_config(config: &HttpConfig, engine: &Engine) -> Config {
         },
         drain_timeout_s: 0.0,
         stall_timeout_s: 1.0,
+        ranks: 1,
         max_model_len: None,
         version: config.version.clone(),
         log: LogSettings::default(),

@@ -21,7 +21,7 @@ use crate::timer::PreciseTimer;
 pub fn serve_http(config_json: &str) -> Result<i32, SimError> {
     let config: HttpConfig = read(config_json)?;
     config.check()?;
-    configure_log(LogSettings::default());
+    configure_log("sim", LogSettings::default());
     let engine = config.engine.clone().open()?;
     let runtime = runtime(config.threads)?;
     let status = runtime.block_on(live(config, engine));
@@ -37,7 +37,7 @@ pub fn serve_http(config_json: &str) -> Result<i32, SimError> {
 /// protocol.
 pub fn serve_wire(socket: &str, config_json: &str) -> Result<i32, SimError> {
     let config: WireConfig = read(config_json)?;
-    configure_log(LogSettings::default());
+    configure_log("sim", LogSettings::default());
     let engine = config.engine.open()?;
     let runtime = runtime(1)?;
     let status = runtime.block_on(live_on_wire(socket.as_ref(), engine));

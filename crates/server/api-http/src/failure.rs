@@ -4,7 +4,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use penstock_api_types::ApiError;
 use penstock_http::{BodyError, one_line};
-use tracing::warn;
+use tracing::{info, warn};
 
 /// An API error that a handler returns.
 #[derive(Debug)]
@@ -56,17 +56,32 @@ const MOST_LOGGED: usize = 200;
 
 /// Logs a rejected request. The parameters become fields of a JSON log line. `trace_id` is the
 /// client's.
+///
+/// The level tells whose mistake it was: a warning is for the operator (an error of the server, no
+/// room, a key that was refused), an info for the client.
 pub fn log_refusal(id: &str, trace_id: Option<&str>, method: &str, path: &str, error: &ApiError) {
     let (status, text) = (error.status, summary(error));
-    warn!(
-        request_id = id,
-        method,
-        path,
-        status,
-        error = error.code.unwrap_or(error.kind),
-        trace_id,
-        "refused {id}: {method} {path} {status} {text}"
-    );
+    macro_rules! refused {
+        ($level:ident) => {
+            $level!(
+                request_id = id,
+                method,
+                path,
+                status,
+                error = error.code.unwrap_or(error.kind),
+                trace_id,
+                "refused {id}: {method} {path} {status} {text}"
+            )
+        };
+    }
+    match concerns_operator(status) {
+        true => refused!(warn),
+        false => refused!(info),
+    }
+}
+
+fn concerns_operator(status: u16) -> bool {
+    matches!(status, 401 | 403 | 429 | 500..)
 }
 
 /// The error in one line: code, parameter and the beginning of the message.

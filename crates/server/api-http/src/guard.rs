@@ -15,8 +15,9 @@ use penstock_http::{
     TraceContext, Tracer, has_key, is_below, request_id, with_request_id,
 };
 use penstock_page::is_public;
-use tracing::{Instrument, debug_span, info};
+use tracing::{Instrument, debug_span};
 
+use crate::access::{AccessLine, AccessRecord, log_access};
 use crate::failure::{Failure, log_refusal};
 use crate::{anthropic, cors};
 
@@ -55,11 +56,9 @@ struct RequestNames {
     trace_id: Option<String>,
     /// The path, truncated.
     path: String,
+    /// `None`: the access log is off.
+    record: Option<AccessRecord>,
 }
-
-/// Text that the endpoint adds to the access log line; an extension of its response.
-#[derive(Debug, Clone)]
-pub struct AccessNote(pub String);
 
 /// Middleware for [`axum::middleware::from_fn_with_state`]. Assigns a request id, rejects requests
 /// without a valid key, and observes the end of the response.
@@ -85,12 +84,21 @@ pub async fn guarded(
         if let Some(trace) = &trace {
             request.extensions_mut().insert(trace.parent());
         }
+        let record = guard.access_log.then(AccessRecord::default);
+        if let Some(record) = &record {
+            request.extensions_mut().insert(record.clone());
+        }
         let context = trace.as_ref().map(OpenSpan::context).or(client.as_ref());
         let trace_id = context.map(TraceContext::trace_hex);
         let span = debug_span!("request", message = %id, request_id = id);
         let checking = checked(&guard, request, next).instrument(span);
         let (response, permit) = checking.await;
-        let names = RequestNames { id, trace_id, path };
+        let names = RequestNames {
+            id,
+            trace_id,
+            path,
+            record,
+        };
         observed(guard, exchange, response, names, (permit, trace))
     })
     .await
@@ -199,7 +207,12 @@ fn observed(
     names: RequestNames,
     (permit, mut trace): (Option<CallerPermit>, Option<OpenSpan>),
 ) -> Response {
-    let RequestNames { id, trace_id, path } = names;
+    let RequestNames {
+        id,
+        trace_id,
+        path,
+        record,
+    } = names;
     let (method, peer) = (exchange.method, exchange.peer);
     // Probes repeat, so their failures are not logged.
     let refusal = response.extensions().get::<ApiError>();
@@ -207,7 +220,6 @@ fn observed(
         log_refusal(&id, trace_id.as_deref(), method, &path, error);
     }
     let ended = exchange.clone();
-    let note = response.extensions().get::<AccessNote>().cloned();
     exchange.observe(response, move |end| {
         guard.counts.count(ended, &end);
         if let Some(trace) = &mut trace {
@@ -218,31 +230,21 @@ fn observed(
                 false => trace.fail("incomplete"),
             }
         }
-        if guard.access_log {
-            let (status, bytes) = (end.status, end.bytes);
-            let peer = peer.map_or("unix".to_owned(), |peer| peer.to_string());
-            let seconds = end.duration.as_secs_f64();
-            let left = if end.complete { "" } else { ", client left" };
-            let decision = note.map(|note| note.0);
-            let said = decision.as_deref();
-            let said = said.map_or(String::new(), |said| format!(", {said}"));
-            let key = permit.as_ref().map(|permit| permit.caller.name.as_str());
-            let by = key.map_or(String::new(), |name| format!(" by {name:?}"));
-            info!(
-                request_id = id,
-                client = peer,
+        if let Some(record) = &record {
+            let client = peer.map_or("unix".to_owned(), |peer| peer.to_string());
+            let line = AccessLine {
+                id: &id,
+                client: &client,
                 method,
-                path,
-                key,
-                status,
-                bytes,
-                seconds,
-                complete = end.complete,
-                decision,
-                trace_id,
-                "{id}: {peer} {method} {path}{by} {status}, {bytes} bytes, \
-                 {seconds:.3} s{left}{said}"
-            );
+                path: &path,
+                key: permit.as_ref().map(|permit| permit.caller.name.as_str()),
+                status: end.status,
+                bytes: Some(end.bytes),
+                duration: end.duration,
+                complete: end.complete,
+                trace_id: trace_id.as_deref(),
+            };
+            log_access(&line, &record.facts());
         }
         drop(permit);
     })

@@ -15,6 +15,18 @@ pub enum FinishReason {
     FunctionCall,
 }
 
+impl FinishReason {
+    /// The reason as it is written in responses.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+            Self::ToolCalls => "tool_calls",
+            Self::FunctionCall => "function_call",
+        }
+    }
+}
+
 /// What stopped the choice, unless it was EOS: vLLM's `stop_reason`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]

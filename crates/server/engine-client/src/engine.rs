@@ -20,6 +20,17 @@ pub struct Engine {
     pub(crate) handle: Arc<Handle>,
 }
 
+/// How the engines of a handle have fared since its start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct EngineHistory {
+    /// Engines that became ready after the first one.
+    pub restarts: u64,
+    /// Silences of more than 10 s of a ready engine, without step and heartbeat.
+    pub stalls: u64,
+    /// Time since the last step or heartbeat; `None` while no engine is ready.
+    pub silence: Option<Duration>,
+}
+
 #[derive(Debug)]
 pub(crate) struct Handle {
     pub(crate) shared: Arc<Shared>,
@@ -160,6 +171,17 @@ impl Engine {
     /// Counters of the last step; zeros until a new engine's first step.
     pub fn stats(&self) -> StepStats {
         self.handle.shared.progress().stats
+    }
+
+    /// How the engines have fared since the start.
+    pub fn history(&self) -> EngineHistory {
+        let shared = &self.handle.shared;
+        let is_ready = shared.state.borrow().ready().is_some();
+        EngineHistory {
+            restarts: shared.restarts(),
+            stalls: shared.stalls(),
+            silence: is_ready.then(|| shared.progress().at.elapsed()),
+        }
     }
 
     /// Watches the counters, which change with each STEP (heartbeats included) and each engine that

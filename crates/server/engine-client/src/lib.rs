@@ -24,7 +24,7 @@ pub mod testing;
 
 pub use config::{EngineConfig, RestartBackoff, SocketPlace};
 pub use connection::{Connection, Disconnect, FrontConnection, Outbox, OutgoingFrame};
-pub use engine::Engine;
+pub use engine::{Engine, EngineHistory};
 pub use error::{CommandError, EngineError, SubmitError};
 pub use observer::Observer;
 pub use requests::{Event, RequestStream};

@@ -1,7 +1,9 @@
 //! One engine's connection from HELLO to its loss: frames become state, progress and outputs.
 
 use std::convert::Infallible;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use penstock_wire::{EngineFrame, Ready, Step, StepStats};
 use tokio::sync::watch;
@@ -22,7 +24,13 @@ pub(crate) struct Shared {
     pub(crate) progress: watch::Sender<Progress>,
     /// `None` until the engine's first report.
     tiers: Mutex<Option<Arc<str>>>,
+    /// Engines that became ready.
+    starts: AtomicU64,
+    stalls: AtomicU64,
 }
+
+/// A ready engine reports each step, and every second without one. A longer silence is a stall.
+const STALL: Duration = Duration::from_secs(10);
 
 /// The counters of the last STEP, and its time of arrival. A new engine resets both: zeros and now.
 #[derive(Debug, Clone, Copy)]
@@ -39,6 +47,24 @@ impl Shared {
             observer,
             progress: watch::Sender::new(Progress::new()),
             tiers: Mutex::default(),
+            starts: AtomicU64::new(0),
+            stalls: AtomicU64::new(0),
+        }
+    }
+
+    /// Engines that became ready after the first one.
+    pub(crate) fn restarts(&self) -> u64 {
+        self.starts.load(Ordering::Relaxed).saturating_sub(1)
+    }
+
+    pub(crate) fn stalls(&self) -> u64 {
+        self.stalls.load(Ordering::Relaxed)
+    }
+
+    /// Counts the silence of a ready engine that ends now, if it was a stall.
+    pub(crate) fn silence_ends(&self) {
+        if self.state.borrow().ready().is_some() && self.progress().at.elapsed() > STALL {
+            self.stalls.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -64,10 +90,12 @@ impl Shared {
         self.progress.send_replace(Progress::new());
         *self.lock_tiers() = None;
         self.requests.attach(connection.outbox().clone());
+        self.starts.fetch_add(1, Ordering::Relaxed);
         self.state.send_replace(EngineState::Ready(Arc::new(ready)));
     }
 
     fn take_step(&self, step: Step) {
+        self.silence_ends();
         self.progress.send_replace(Progress {
             stats: step.stats,
             at: Instant::now(),
@@ -142,5 +170,31 @@ pub(crate) async fn serve(
                 });
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+    use crate::testing::small_engine;
+
+    #[tokio::test(start_paused = true)]
+    async fn long_silences_of_a_ready_engine_are_stalls() {
+        let shared = Shared::new(Arc::new(()));
+        advance(STALL * 2).await;
+        shared.take_step(Step::default());
+        assert_eq!(shared.stalls(), 0, "no engine was ready");
+        let ready = EngineState::Ready(Arc::new(small_engine()));
+        shared.state.send_replace(ready);
+        for silence in [STALL, STALL * 2, STALL / 2] {
+            advance(silence).await;
+            shared.take_step(Step::default());
+        }
+        assert_eq!(shared.stalls(), 1);
+        advance(STALL * 2).await;
+        shared.silence_ends();
+        assert_eq!(shared.stalls(), 2, "the engine is lost");
     }
 }

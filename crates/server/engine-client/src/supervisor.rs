@@ -100,6 +100,7 @@ impl Supervisor {
 
     /// Sets the state before it fails the requests: a later submit must see the reason.
     fn lose(&self, failure: &EngineFailure, state: EngineState) {
+        self.shared.silence_ends();
         self.shared.state.send_replace(state);
         self.shared.requests.fail_all(&failure.to_string());
     }

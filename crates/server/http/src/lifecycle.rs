@@ -14,8 +14,8 @@ const LOG_PATIENCE: Duration = Duration::from_secs(1);
 /// and then its process group.
 const ONE_SIGNAL: Duration = Duration::from_millis(200);
 
-/// Configures the log and runs `live` on a runtime of `workers` threads plus at most `blocking` for
-/// blocking work. Flushes the log and returns the result of `live`.
+/// Configures the log of the program `name` and runs `live` on a runtime of `workers` threads plus
+/// at most `blocking` for blocking work. Flushes the log and returns the result of `live`.
 ///
 /// # Errors
 /// The runtime cannot start.
@@ -25,7 +25,7 @@ pub fn run_process<T>(
     (workers, blocking): (usize, usize),
     live: impl Future<Output = T>,
 ) -> std::io::Result<T> {
-    configure_log(settings);
+    configure_log(name, settings);
     // The standard hook writes to standard error, which may block.
     std::panic::set_hook(Box::new(|panic| error!("{panic}")));
     let runtime: Runtime = Builder::new_multi_thread()

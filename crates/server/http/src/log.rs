@@ -45,7 +45,7 @@ pub enum LogLevel {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// `2026-01-31T12:00:00.000Z INFO penstock: message`.
+    /// `2026-01-31T12:00:00.000Z INFO penstock.server: message`.
     #[default]
     Text,
     /// An object with the members `time`, `level`, `source` and `message`, and the event's own
@@ -63,10 +63,11 @@ pub struct LogSettings {
 
 static LOG: OnceLock<Arc<LineQueue>> = OnceLock::new();
 
-/// Logs the process's events from now on. A no-op after the first call.
-pub fn configure_log(settings: LogSettings) {
+/// Logs the process's events from now on, under the name `penstock.PROGRAM`. A no-op after the
+/// first call.
+pub fn configure_log(program: &'static str, settings: LogSettings) {
     LOG.get_or_init(|| {
-        let (subscriber, queue) = start(std::io::stderr(), settings);
+        let (subscriber, queue) = start(std::io::stderr(), program, settings);
         // fails only beside another subscriber, and this is the only place that sets one
         let _ = tracing::subscriber::set_global_default(subscriber);
         queue
@@ -95,6 +96,7 @@ impl From<LogLevel> for LevelFilter {
 /// A subscriber whose thread writes events to `out`, and its queue.
 fn start(
     out: impl Write + Send + 'static,
+    program: &'static str,
     settings: LogSettings,
 ) -> (impl Subscriber + Send + Sync, Arc<LineQueue>) {
     let (lines, waiting) = sync_channel(QUEUE);
@@ -102,10 +104,13 @@ fn start(
         lines,
         counts: Arc::default(),
     });
-    let format = settings.format;
+    let style = Style {
+        program,
+        format: settings.format,
+    };
     let worker = Worker {
         out,
-        format,
+        style,
         counts: queue.counts.clone(),
     };
     // Without a thread the queue fills and lines are dropped; the service continues.
@@ -113,7 +118,7 @@ fn start(
         .name("log".to_owned())
         .spawn(move || worker.run(&waiting));
     let layer = LineLayer {
-        format,
+        style,
         queue: queue.clone(),
     };
     let level = LevelFilter::from(settings.level);
@@ -122,7 +127,7 @@ fn start(
 
 /// Turns events of Penstock's crates into lines.
 struct LineLayer {
-    format: LogFormat,
+    style: Style,
     queue: Arc<LineQueue>,
 }
 
@@ -150,8 +155,15 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LineLayer {
             }
         }
         event.record(&mut fields);
-        self.queue.push(fields.line(self.format, level));
+        self.queue.push(fields.line(self.style, level));
     }
+}
+
+/// What all lines of a process have in common.
+#[derive(Debug, Clone, Copy)]
+struct Style {
+    program: &'static str,
+    format: LogFormat,
 }
 
 /// The message of a line and its other fields, as members of a JSON object.
@@ -172,7 +184,7 @@ impl LineFields {
         self.members.push_str(&span.members);
     }
 
-    fn line(&self, format: LogFormat, level: &Level) -> String {
+    fn line(&self, style: Style, level: &Level) -> String {
         let mut time = String::with_capacity(32);
         let _ = SystemTime.format_time(&mut TimeWriter::new(&mut time));
         time.truncate(MILLISECONDS);
@@ -181,10 +193,11 @@ impl LineFields {
             other => other.as_str(),
         };
         let (message, members) = (&self.message, &self.members);
-        match format {
-            LogFormat::Text => format!("{time}Z {word} penstock: {message}\n"),
+        let program = style.program;
+        match style.format {
+            LogFormat::Text => format!("{time}Z {word} penstock.{program}: {message}\n"),
             LogFormat::Json => format!(
-                "{{\"time\":\"{time}Z\",\"level\":\"{}\",\"source\":\"penstock\",\
+                "{{\"time\":\"{time}Z\",\"level\":\"{}\",\"source\":\"penstock.{program}\",\
                  \"message\":{}{members}}}\n",
                 word.to_ascii_lowercase(),
                 Value::from(message.as_str())
@@ -260,7 +273,7 @@ impl LineQueue {
 /// The thread's end of the queue, which writes the lines to `out`.
 struct Worker<W> {
     out: W,
-    format: LogFormat,
+    style: Style,
     counts: Arc<QueueCounts>,
 }
 
@@ -284,7 +297,7 @@ impl<W: Write> Worker<W> {
             message: format!("{dropped} lines of the log could not be written"),
             ..LineFields::default()
         };
-        if self.write(&notice.line(self.format, &Level::WARN)).is_ok() {
+        if self.write(&notice.line(self.style, &Level::WARN)).is_ok() {
             self.counts.dropped.fetch_sub(dropped, Ordering::AcqRel);
         }
     }
@@ -296,195 +309,4 @@ impl<W: Write> Worker<W> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io;
-    use std::sync::mpsc::{Receiver, SyncSender};
-
-    use tracing::subscriber::with_default;
-    use tracing::{debug, debug_span, error, info, trace, warn};
-
-    use super::*;
-
-    /// Stands in for standard error: each write waits for a permission, and fails if it is denied.
-    struct Gate {
-        permissions: Receiver<bool>,
-        written: SyncSender<String>,
-    }
-
-    impl Write for Gate {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            match self.permissions.recv() {
-                Ok(true) => {
-                    let text = String::from_utf8_lossy(bytes).into_owned();
-                    self.written.send(text).map_err(io::Error::other)?;
-                    Ok(bytes.len())
-                }
-                _ => Err(io::ErrorKind::BrokenPipe.into()),
-            }
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    const PATIENCE: Duration = Duration::from_secs(10);
-
-    /// Logs to a gate with these permissions; returns the written lines.
-    fn logged(
-        settings: LogSettings,
-        permitted: impl FnOnce(&SyncSender<bool>, &LineQueue),
-    ) -> Vec<String> {
-        let (permit, permissions) = sync_channel(10_000);
-        let (written, lines) = sync_channel(10_000);
-        let gate = Gate {
-            permissions,
-            written,
-        };
-        let (subscriber, queue) = start(gate, settings);
-        with_default(subscriber, || permitted(&permit, &queue));
-        queue.flush(PATIENCE);
-        lines.try_iter().collect()
-    }
-
-    fn open(permit: &SyncSender<bool>, writes: usize) {
-        (0..writes).for_each(|_| permit.send(true).unwrap());
-    }
-
-    #[test]
-    fn a_log_that_is_not_read_drops_lines_and_says_so_later() {
-        let all = logged(LogSettings::default(), |permit, queue| {
-            for number in 0..3000 {
-                info!("{number}");
-            }
-            open(permit, 3000);
-            queue.flush(PATIENCE);
-            info!("the last");
-        });
-        assert!(all.iter().any(|line| line.ends_with(" INFO penstock: 0\n")));
-        assert!(all.last().unwrap().ends_with(" penstock: the last\n"));
-        let notices = all.iter().filter(|line| line.contains(" could not be "));
-        let counts = notices.map(|line| {
-            let words = line.split("penstock: ").nth(1).unwrap();
-            words.split(' ').next().unwrap().parse::<usize>().unwrap()
-        });
-        let counts: Vec<usize> = counts.collect();
-        let lost: usize = counts.iter().sum();
-        assert_eq!(all.len() - counts.len() + lost, 3001);
-        assert!(lost >= 3000 - QUEUE - 1, "{counts:?}");
-    }
-
-    #[test]
-    fn a_log_that_cannot_be_written_counts_too() {
-        let all = logged(LogSettings::default(), |permit, queue| {
-            permit.send(false).unwrap();
-            error!("lost");
-            queue.flush(PATIENCE);
-            open(permit, 2);
-            error!("found");
-        });
-        assert_eq!(all.len(), 2, "{all:?}");
-        assert!(all[0].contains("WARNING penstock: 1 lines of the log"));
-        assert!(all[1].ends_with(" ERROR penstock: found\n"));
-    }
-
-    #[test]
-    fn each_level_has_the_lines_of_those_above_it() {
-        let words = ["ERROR", "WARNING", "INFO", "DEBUG", "TRACE"];
-        let json = ["error", "warning", "info", "debug", "trace"];
-        for (at, name) in json.into_iter().enumerate() {
-            let level = serde_json::from_value(name.into()).unwrap();
-            for format in [LogFormat::Text, LogFormat::Json] {
-                let all = logged(LogSettings { level, format }, |permit, _| {
-                    open(permit, 5);
-                    error!("x");
-                    warn!("x");
-                    info!("x");
-                    debug!("x");
-                    trace!("x");
-                    error!(target: "h2", "x");
-                });
-                let shown = all.iter().map(|line| match format {
-                    LogFormat::Text => line.split(' ').nth(1).unwrap().to_owned(),
-                    LogFormat::Json => {
-                        let line: Value = serde_json::from_str(line).unwrap();
-                        line["level"].as_str().unwrap().to_owned()
-                    }
-                });
-                let wanted = match format {
-                    LogFormat::Text => &words[..=at],
-                    LogFormat::Json => &json[..=at],
-                };
-                assert_eq!(shown.collect::<Vec<_>>(), wanted);
-            }
-        }
-    }
-
-    #[test]
-    fn lines_have_a_fixed_form() {
-        let (path, key, duration) = ("/v1/\"x\"", None::<&str>, 0.25);
-        for format in [LogFormat::Text, LogFormat::Json] {
-            let level = LogLevel::Info;
-            let all = logged(LogSettings { level, format }, |permit, _| {
-                open(permit, 1);
-                info!(
-                    path,
-                    status = 200u16,
-                    key,
-                    duration,
-                    complete = true,
-                    left = -1,
-                    "a \"line\""
-                );
-            });
-            let wanted = match format {
-                LogFormat::Text => "TIME INFO penstock: a \"line\"\n",
-                LogFormat::Json => concat!(
-                    r#"{"time":"TIME","level":"info","source":"penstock","#,
-                    r#""message":"a \"line\"","path":"/v1/\"x\"","status":200,"#,
-                    r#""duration":0.25,"complete":true,"left":-1}"#,
-                    "\n"
-                ),
-            };
-            let (before, after) = wanted.split_once("TIME").unwrap();
-            let line = all[0].strip_prefix(before).unwrap();
-            let time = line.strip_suffix(after).unwrap();
-            let shape: String = time
-                .chars()
-                .map(|c| if c.is_ascii_digit() { '0' } else { c })
-                .collect();
-            assert_eq!(shape, "0000-00-00T00:00:00.000Z");
-        }
-    }
-
-    #[test]
-    fn the_lines_of_a_request_name_it_below_info() {
-        for (format, wanted) in [
-            (
-                LogFormat::Text,
-                [" INFO penstock: x\n", " DEBUG penstock: id-1: x\n"],
-            ),
-            (
-                LogFormat::Json,
-                [
-                    r#""message":"x"}"#,
-                    r#""message":"id-1: x","request_id":"id-1"}"#,
-                ],
-            ),
-        ] {
-            let level = LogLevel::Debug;
-            let all = logged(LogSettings { level, format }, |permit, _| {
-                open(permit, 2);
-                let request = debug_span!("request", message = %"id-1", request_id = "id-1");
-                request.in_scope(|| {
-                    info!("x");
-                    debug!("x");
-                });
-            });
-            for (line, end) in all.iter().zip(wanted) {
-                assert!(line.trim_end().ends_with(end.trim_end()), "{line}");
-            }
-            assert_eq!(all.len(), 2);
-        }
-    }
-}
+mod tests;

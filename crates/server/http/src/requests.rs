@@ -11,24 +11,28 @@ use crate::{Exchange, ExchangeEnd, Histogram, escaped};
 const DURATIONS: &[f64] = &[
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
 ];
+const RESPONSES: &str = "penstock:http_responses_total";
 const DURATION: &str = "http_request_duration_seconds";
 
 /// Counts of completed exchanges, without probes and scrapes, as in vLLM.
 #[derive(Debug, Default)]
 pub struct RequestCounts {
     series: Mutex<BTreeMap<Labels, Histogram>>,
+    /// Number of responses by status code.
+    codes: Mutex<BTreeMap<u16, u64>>,
 }
 
 /// Handler, method and status class. The number of series is bounded by the routes, whatever
 /// clients send.
 type Labels = (String, &'static str, u16);
 
-const LEFT_OUT: [&str; 6] = [
+const LEFT_OUT: [&str; 7] = [
     "/health",
     "/metrics",
     "/metrics/stream",
     "/ping",
     "/ready",
+    "/replicas",
     "/version",
 ];
 
@@ -38,6 +42,9 @@ impl RequestCounts {
         if LEFT_OUT.contains(&exchange.handler.as_str()) {
             return;
         }
+        let mut codes = self.codes.lock().unwrap_or_else(PoisonError::into_inner);
+        *codes.entry(end.status).or_default() += 1;
+        drop(codes);
         let labels = (exchange.handler, exchange.method, end.status / 100);
         let mut series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
         let histogram = series
@@ -69,6 +76,15 @@ impl RequestCounts {
         );
         for (key, histogram) in series.iter() {
             histogram.render(out, DURATION, &labels(key));
+        }
+        let _ = writeln!(
+            out,
+            "# HELP {RESPONSES} Responses by status code, without probes and scrapes.\n\
+             # TYPE {RESPONSES} counter"
+        );
+        let codes = self.codes.lock().unwrap_or_else(PoisonError::into_inner);
+        for (code, count) in codes.iter() {
+            let _ = writeln!(out, "{RESPONSES}{{code=\"{code}\"}} {count}");
         }
     }
 }
@@ -111,5 +127,10 @@ mod tests {
         let within = format!("{DURATION}_bucket{{{ok},le=\"0.025\"}} 2");
         assert!(samples.contains(&within.as_str()), "{out}");
         assert!(!out.contains("/ping"));
+        let codes = [(200, 1), (204, 1), (503, 1)];
+        for (code, count) in codes {
+            let sample = format!("{RESPONSES}{{code=\"{code}\"}} {count}\n");
+            assert!(out.contains(&sample), "{out}");
+        }
     }
 }

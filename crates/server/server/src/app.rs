@@ -248,6 +248,8 @@ impl App {
             ready: ready.map(Arc::as_ref),
             tiers: self.engine.tiers(),
             in_flight: self.in_flight(),
+            history: self.engine.history(),
+            ranks: self.config.ranks,
             tracer: self.guard.tracer.as_ref(),
         })
     }

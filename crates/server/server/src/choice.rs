@@ -34,6 +34,8 @@ pub(crate) struct Choice {
     timer: RequestTimer,
     /// Token counts so far; `tier_tokens` has the split by tier.
     pub(crate) usage: Usage,
+    /// The counts that the access log knows.
+    logged: Usage,
     pub(crate) tier_tokens: TierTokens,
     pub(crate) finished: bool,
 }
@@ -58,6 +60,7 @@ impl Choice {
                 prompt_tokens,
                 ..Usage::default()
             },
+            logged: Usage::default(),
             tier_tokens: TierTokens::default(),
             finished: false,
         }
@@ -70,6 +73,10 @@ impl Choice {
     ) -> Poll<Result<OutputDelta, ApiError>> {
         let output = ready!(poll_output(&mut self.events, cx));
         let delta = output.map(|output| self.accept(output));
+        if let Ok(delta) = &delta {
+            self.timer.record(self.usage, self.logged, delta.finish);
+            self.logged = self.usage;
+        }
         let ending = match delta.as_ref().map(|delta| delta.finish) {
             Ok(None) => return Poll::Ready(delta),
             Ok(Some(FinishReason::Length)) => Ending::Length,

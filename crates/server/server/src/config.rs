@@ -71,6 +71,9 @@ pub struct Config {
     pub drain_timeout_s: f64,
     /// An engine without a STEP for this long is not healthy.
     pub stall_timeout_s: f64,
+    /// Number of ranks of the engine, for the metrics.
+    #[serde(default = "one_rank")]
+    pub ranks: u32,
     /// Upper bound on the context length, if lower than the engine's.
     pub max_model_len: Option<u32>,
     pub version: String,
@@ -130,6 +133,10 @@ fn on() -> bool {
 }
 
 fn one() -> usize {
+    1
+}
+
+fn one_rank() -> u32 {
     1
 }
 

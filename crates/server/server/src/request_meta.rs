@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use axum::body::Body;
 use axum::http::Request;
+use penstock_api_http::AccessRecord;
 use penstock_api_types::{Common, RESUMABLE};
 use penstock_http::{Caller, SpanParent};
 use tracing::Span;
@@ -22,6 +23,8 @@ pub(crate) struct RequestMeta {
     pub(crate) span: Span,
     /// The request's span, if its trace is exported.
     pub(crate) trace: Option<SpanParent>,
+    /// What the access log says of the request, if it is logged.
+    pub(crate) record: Option<AccessRecord>,
 }
 
 impl RequestMeta {
@@ -33,6 +36,7 @@ impl RequestMeta {
             caller: request.extensions().get::<Arc<Caller>>().cloned(),
             span: Span::current(),
             trace: request.extensions().get::<SpanParent>().cloned(),
+            record: AccessRecord::of(request),
         }
     }
 

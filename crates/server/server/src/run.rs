@@ -19,7 +19,7 @@ use crate::startup::limits;
 pub fn run(config_json: &str) -> Result<i32, StartError> {
     let config = Config::from_json(config_json).map_err(StartError::Config)?;
     let threads = (config.worker_threads, Lanes::threads(&config.limits));
-    run_process(config.log, "front-door", threads, live(config)).map_err(StartError::Runtime)?
+    run_process(config.log, "server", threads, live(config)).map_err(StartError::Runtime)?
 }
 
 async fn live(config: Config) -> Result<i32, StartError> {

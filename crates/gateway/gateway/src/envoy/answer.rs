@@ -4,18 +4,18 @@
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderName, StatusCode, header};
+use penstock_api_http::{AccessLine, log_access};
 use penstock_api_types::sse_reader::{Event, EventReader};
 use penstock_extproc::{AnswerHead, Change};
 use penstock_fleet::Outcome;
-use tracing::info;
 
 use crate::attempt::outcome_of;
 use crate::charge::Charge;
 use crate::envoy::inside::{Inside, Name};
 use crate::events::reader;
 use crate::filter::{BodyFilter, joined};
-use crate::forward::DECISION;
+use crate::headers::{DECISION, REPLICA, replica_headers};
 use crate::models::Destination;
 use crate::observe::ResponseObserver;
 use crate::pool::{Prompt, Routed};
@@ -53,6 +53,7 @@ impl Answer {
             charge,
             routed,
             inside.arrived,
+            inside.record.clone(),
         );
         Self {
             inside,
@@ -80,11 +81,13 @@ impl Answer {
         if self.observer.renames() {
             change.remove.push(header::CONTENT_LENGTH);
         }
-        if self.inside.gateway.config.explain
-            && let Some(decision) = self.decision()
-            && let Ok(value) = HeaderValue::from_str(&decision)
-        {
-            change.set.push((HeaderName::from_static(DECISION), value));
+        if let Some(routed) = self.observer.routed() {
+            let headers = replica_headers(&self.inside.gateway.config, routed);
+            change.set.extend(headers);
+            let is_set = |name: &HeaderName| change.set.iter().any(|(set, _)| set == name);
+            let names = [REPLICA, DECISION].into_iter();
+            let others: Vec<HeaderName> = names.filter(|name| !is_set(name)).collect();
+            change.remove.extend(others);
         }
         change
     }
@@ -93,7 +96,7 @@ impl Answer {
     /// say why. The reservation moves to the endpoint that served the request.
     fn served_by(&mut self, served: &str) {
         let routed = self.observer.routed();
-        if routed.is_none_or(|one| *one.decision.first().address == *served) {
+        if routed.is_none_or(|one| *one.choice.decision.first().address == *served) {
             return;
         }
         self.observer.lost(Outcome::Refused);
@@ -135,43 +138,35 @@ impl Answer {
     }
 
     fn finish(&mut self, outcome: Outcome) {
-        let decision = self.decision();
+        let chosen = self.observer.routed().map(|routed| routed.choice.clone());
         if !self.observer.end(outcome) {
             return;
         }
-        let (inside, pool) = (&self.inside, &self.destination.pool.name);
-        if inside.gateway.config.access_log {
-            let Name { id, method, .. } = &inside.name;
-            let trace_id = inside.name.trace_id.as_deref();
-            let path = inside.name.logged_path();
-            let (status, seconds) = (self.status, inside.arrived.elapsed().as_secs_f64());
-            let left = match outcome {
-                Outcome::ClientGone => ", client left",
-                _ => "",
-            };
-            let decision = format!("{pool}: {}", decision.unwrap_or_default());
-            let permit = inside.permit.as_ref();
-            let key = permit.map(|permit| permit.caller.name.as_str());
-            let by = key.map_or(String::new(), |name| format!(" by {name:?}"));
-            info!(
-                request_id = id,
-                client = "envoy",
-                method,
-                path,
-                key,
-                status,
-                seconds,
-                complete = left.is_empty(),
-                decision,
-                trace_id,
-                "{id}: envoy {method} {path}{by} {status}, {seconds:.3} s{left}, {decision}"
-            );
-        }
-    }
-
-    fn decision(&self) -> Option<String> {
-        let routed = self.observer.routed();
-        routed.map(ToString::to_string)
+        let inside = &self.inside;
+        let Some(record) = &inside.record else {
+            return;
+        };
+        record.change(|facts| {
+            facts.pool = Some(self.destination.pool.name.clone());
+            facts.decision = chosen.as_ref().map(ToString::to_string);
+            facts.replica = chosen.map(|chosen| chosen.decision.first().address.clone());
+        });
+        let Name { id, method, .. } = &inside.name;
+        let path = inside.name.logged_path();
+        let permit = inside.permit.as_ref();
+        let line = AccessLine {
+            id,
+            client: "envoy",
+            method,
+            path: &path,
+            key: permit.map(|permit| permit.caller.name.as_str()),
+            status: self.status,
+            bytes: None,
+            duration: inside.arrived.elapsed(),
+            complete: outcome != Outcome::ClientGone,
+            trace_id: inside.name.trace_id.as_deref(),
+        };
+        log_access(&line, &record.facts());
     }
 }
 

@@ -93,10 +93,12 @@ impl EnvoyCall {
             .route(model.unwrap_or_default(), &prompt, &[])
             .map_err(|none| destination.unroutable(none))?;
         drop(turn);
+        let pool = &destination.pool.name;
+        gateway.picks.add(&self.inside.name.id, pool, &routed);
         gateway.metrics.decided(self.inside.arrived.elapsed(), 0);
         let other = destination.renamed.as_deref();
         let other = other.and_then(|model| fields.renamed(&body, model));
-        let ranked = routed.decision.ranked.iter();
+        let ranked = routed.choice.decision.ranked.iter();
         let endpoints = ranked.take(1 + gateway.config.retries);
         let picked = Picked {
             endpoints: endpoints.map(|one| one.address.to_string()).collect(),

@@ -6,7 +6,7 @@ use std::time::Instant;
 use axum::body::{Body, Bytes};
 use axum::http::{Request, header};
 use axum::response::IntoResponse;
-use penstock_api_http::{CallerPermit, Failure, is_anthropic, log_refusal};
+use penstock_api_http::{AccessRecord, CallerPermit, Failure, is_anthropic, log_refusal};
 use penstock_api_types::{ApiError, anthropic_error};
 use penstock_extproc::{Head, Refusal};
 use penstock_http::{BodyError, TraceContext, id_of};
@@ -22,6 +22,8 @@ pub(crate) struct Inside {
     pub(crate) arrived: Instant,
     /// Permit of the API key, if the key has a name.
     pub(crate) permit: Option<CallerPermit>,
+    /// `None`: the access log is off.
+    pub(crate) record: Option<AccessRecord>,
     _place: Place,
 }
 
@@ -43,6 +45,7 @@ impl Inside {
             name,
             arrived: Instant::now(),
             permit,
+            record: gateway.config.access_log.then(AccessRecord::default),
             _place: place,
         })
     }

@@ -73,7 +73,7 @@ fn second(
     }
     let routed = pool.route(model, &call.prompt, tried);
     let routed = routed.map_err(|_| Hedge::NoReplica)?;
-    tried.push(routed.decision.first().replica);
+    tried.push(routed.choice.decision.first().replica);
     Ok(routed)
 }
 

@@ -272,7 +272,7 @@ async fn a_hit_says_its_tiers_in_the_header_and_in_the_explanation() {
     let answer = door.send("/v1/chat/completions", &[], body).await;
     let decision = answer.headers["x-penstock-decision"].to_str().unwrap();
     assert!(
-        decision.ends_with(" of 2, cached: pool 32 + shared 8"),
+        decision.ends_with(" of 2; cached: pool 32 + shared 8"),
         "{decision}"
     );
 }

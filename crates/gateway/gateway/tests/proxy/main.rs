@@ -17,6 +17,7 @@ mod raw;
 mod relay;
 mod reload;
 mod replica;
+mod replicas;
 mod stale;
 mod traces;
 

@@ -326,12 +326,15 @@ async fn decisions_explain_themselves() {
         decision.starts_with(address) || decision.starts_with(other),
         "{decision}"
     );
-    assert!(decision.ends_with(" of 2"), "{decision}");
+    let words = "as good as the next, drawn at random (0 running, 0 waiting) of 2";
+    assert!(decision.ends_with(words), "{decision}");
     let body = chat("x").to_string();
     let headers = [("x-gateway-inference-fairness-id", "me")];
     let explained = door.send("/route/explain", &headers, body).await.json();
     assert_eq!(explained["pool"], "p");
     assert_eq!(explained["tenant"], "me");
+    let said = explained["decision"].as_str().unwrap();
+    assert!(said.contains("(0 running, 0 waiting) of 2"), "{said}");
     let ranked = explained["replicas"].as_array().unwrap();
     assert_eq!(ranked.len(), 2);
     assert_eq!(ranked[0]["scores"][0]["name"], "cost");

@@ -230,7 +230,8 @@ proptest! {
             Ok(wanted) => wanted,
         };
         let found = found.unwrap();
-        prop_assert_eq!(&found.removed, &removed);
+        let found_removed = found.removed.iter().map(|one| (one.replica, one.filter));
+        prop_assert_eq!(&found_removed.collect::<Vec<_>>(), &removed);
         let mut places: Vec<usize> = found.ranked.iter().map(|one| one.place).collect();
         places.sort_unstable();
         prop_assert_eq!(&places, &left);

@@ -243,12 +243,16 @@ async fn a_dead_engine_fails_every_request_at_once_and_the_next_one_serves() {
         refused.contains("engine closed its connection"),
         "{refused}"
     );
+    assert_eq!(engine.history().silence, None, "no engine is ready");
 
     let _next =
         FakeEngine::connect(engine.socket_path(), Script::new(|_| tokens(&[4], QUICK))).await;
     engine.wait_ready().await.unwrap();
     let events = all_events(&mut engine.submit(request()).unwrap()).await;
     assert_eq!(token_ids(&events), [4]);
+    let history = engine.history();
+    assert_eq!((history.restarts, history.stalls), (1, 0));
+    assert!(history.silence.is_some());
 }
 
 #[tokio::test]

@@ -23,6 +23,11 @@ pub(super) const TOKENS: &[f64] = &[
 pub(super) const STEP_TOKENS: &[f64] = &[
     1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0,
 ];
+/// Buckets of the wall time of a step in seconds.
+pub(super) const STEP_SECONDS: &[f64] = &[
+    0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5,
+    5.0, 10.0, 30.0,
+];
 pub(super) const CHOICES: &[f64] = &[1.0, 2.0, 5.0, 10.0, 20.0];
 
 #[cfg(test)]
@@ -37,6 +42,7 @@ mod tests {
             LATENCY,
             TOKENS,
             STEP_TOKENS,
+            STEP_SECONDS,
             CHOICES,
         ] {
             assert!(bounds.is_sorted_by(|a, b| a < b));

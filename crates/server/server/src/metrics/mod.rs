@@ -63,11 +63,14 @@ pub(crate) struct Metrics {
     params_max_tokens: Histogram,
     params_n: Histogram,
     step_tokens: Histogram,
+    step_seconds: Histogram,
 }
 
 impl Metrics {
     pub(crate) fn new(model: &str, version: &str) -> Self {
-        use buckets::{CHOICES, FIRST_TOKEN, LATENCY, STEP_TOKENS, TOKEN_GAP, TOKENS};
+        use buckets::{
+            CHOICES, FIRST_TOKEN, LATENCY, STEP_SECONDS, STEP_TOKENS, TOKEN_GAP, TOKENS,
+        };
         let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         Self {
             labels: format!("model_name=\"{}\",engine=\"0\"", escaped(model)),
@@ -94,6 +97,7 @@ impl Metrics {
             params_max_tokens: Histogram::new(TOKENS),
             params_n: Histogram::new(CHOICES),
             step_tokens: Histogram::new(STEP_TOKENS),
+            step_seconds: Histogram::new(STEP_SECONDS),
         }
     }
 
@@ -114,6 +118,7 @@ impl Metrics {
     pub(crate) fn stepped(&self, stats: &StepStats) {
         if stats.batch_tokens > 0 {
             self.step_tokens.observe(stats.batch_tokens.into());
+            self.step_seconds.observe(f64::from(stats.step_ms) / 1e3);
         }
     }
 }

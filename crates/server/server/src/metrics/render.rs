@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use penstock_engine_client::EngineHistory;
 use penstock_http::{Page, Tracer, write_process};
 use penstock_wire::{Ready, StepStats};
 
@@ -19,6 +20,9 @@ pub(crate) struct EngineView<'a> {
     pub(crate) tiers: Option<Arc<str>>,
     /// Requests in flight in the API server, whatever the engine's state.
     pub(crate) in_flight: usize,
+    pub(crate) history: EngineHistory,
+    /// Number of ranks of an engine.
+    pub(crate) ranks: u32,
     /// `None`: no traces are exported.
     pub(crate) tracer: Option<&'a Tracer>,
 }
@@ -28,6 +32,7 @@ impl Metrics {
     pub(crate) fn render(&self, engine: &EngineView<'_>) -> String {
         let mut page = Page::new(&self.labels);
         self.gauges(&mut page, engine);
+        health(&mut page, engine);
         self.counters(&mut page, &engine.stats);
         self.sources(&mut page);
         tiers::render(&mut page, engine.tiers.as_deref());
@@ -295,6 +300,11 @@ impl Metrics {
                 "Tokens computed in one engine step.",
                 &self.step_tokens,
             ),
+            (
+                "penstock:engine_step_seconds",
+                "Wall time of one engine step.",
+                &self.step_seconds,
+            ),
         ];
         for (name, help, histogram) in all {
             page.histogram(name, help, histogram);
@@ -310,6 +320,39 @@ impl Metrics {
             self.version
         );
     }
+}
+
+/// Restarts, stalls and ranks of the engine.
+fn health(page: &mut Page<'_>, engine: &EngineView<'_>) {
+    let (history, ranks) = (&engine.history, engine.ranks);
+    page.counter(
+        "penstock:engine_restarts_total",
+        "Engines that became ready after another one was lost.",
+        history.restarts,
+    );
+    page.counter(
+        "penstock:engine_stalls_total",
+        "Silences of more than 10 s of a ready engine, without step and heartbeat.",
+        history.stalls,
+    );
+    if let Some(silence) = history.silence {
+        page.gauge(
+            "penstock:engine_report_age_seconds",
+            "Time since the engine's last step or heartbeat.",
+            silence.as_secs_f64(),
+        );
+    }
+    page.gauge(
+        "penstock:engine_ranks_expected",
+        "Ranks of the engine.",
+        ranks,
+    );
+    let up = if engine.ready.is_some() { ranks } else { 0 };
+    page.gauge(
+        "penstock:engine_ranks_up",
+        "Ranks that run: all, or none, because an engine ends with any of its ranks.",
+        up,
+    );
 }
 
 fn load(counter: &AtomicU64) -> u64 {

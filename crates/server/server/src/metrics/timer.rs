@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use penstock_api_types::{FinishReason, Usage};
 use penstock_http::OpenSpan;
 use penstock_wire::Output;
 use tracing::{debug, trace};
@@ -84,9 +85,11 @@ impl RequestTimer {
         } else {
             self.first_token = Some(now);
             self.queued = Duration::from_micros(output.queue_us.into());
-            metrics
-                .first_token
-                .observe((now - self.arrival.at).as_secs_f64());
+            let after = now - self.arrival.at;
+            metrics.first_token.observe(after.as_secs_f64());
+            if let Some(record) = &self.arrival.record {
+                record.change(|facts| _ = facts.first_token.get_or_insert(after));
+            }
             metrics
                 .prompt_tokens
                 .fetch_add(self.prompt_tokens.into(), Ordering::Relaxed);
@@ -104,7 +107,34 @@ impl RequestTimer {
             .prompt_tokens
             .fetch_add(self.prompt_tokens.into(), Ordering::Relaxed);
         metrics.cached(output.cached_tokens, output.tier_tokens);
+        let usage = Usage {
+            prompt_tokens: self.prompt_tokens,
+            cached_tokens: output.cached_tokens,
+            ..Usage::default()
+        };
+        self.record(usage, Usage::default(), None);
         self.ended(Ending::Stop);
+    }
+
+    /// Adds the difference of two token counts to the request's line in the access log. Of several
+    /// choices the last `finish` counts.
+    pub(crate) fn record(&self, now: Usage, before: Usage, finish: Option<FinishReason>) {
+        let Some(record) = &self.arrival.record else {
+            return;
+        };
+        let add = |sum: &mut Option<u64>, now: u32, before: u32| {
+            *sum = Some(sum.unwrap_or(0) + u64::from(now.saturating_sub(before)));
+        };
+        record.change(|facts| {
+            let (prompt, cached) = (&mut facts.prompt_tokens, &mut facts.cached_tokens);
+            add(prompt, now.prompt_tokens, before.prompt_tokens);
+            add(cached, now.cached_tokens, before.cached_tokens);
+            let output = &mut facts.completion_tokens;
+            add(output, now.completion_tokens, before.completion_tokens);
+            if let Some(reason) = finish {
+                facts.finish_reason = Some(reason.word());
+            }
+        });
     }
 
     /// Records an end with an error.

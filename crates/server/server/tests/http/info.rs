@@ -201,12 +201,27 @@ async fn metrics_have_the_names_that_tools_read() {
         format!("vllm:engine_sleep_state{{{labels},sleep_state=\"awake\"}} 1"),
         format!("vllm:num_requests_waiting_by_reason{{{labels},reason=\"capacity\"}} 0"),
         "http_requests_total{handler=\"/v1/completions\",method=\"POST\",status=\"2xx\"} 1".into(),
+        "penstock:http_responses_total{code=\"200\"} 1".into(),
+        format!("penstock:engine_restarts_total{{{labels}}} 0"),
+        format!("penstock:engine_stalls_total{{{labels}}} 0"),
+        format!("penstock:engine_ranks_expected{{{labels}}} 1"),
+        format!("penstock:engine_ranks_up{{{labels}}} 1"),
     ] {
         assert!(
             text.lines().any(|l| l == line),
             "{line} is missing in\n{text}"
         );
     }
+    let sum = |name: &str| {
+        let start = format!("penstock:{name}{{{labels}}} ");
+        let value = text.lines().find_map(|line| line.strip_prefix(&start));
+        value
+            .unwrap_or_else(|| panic!("{name} is missing"))
+            .parse::<f64>()
+            .unwrap()
+    };
+    assert!(sum("engine_step_seconds_count") >= 1.0);
+    assert!(sum("engine_report_age_seconds") >= 0.0);
     for name in [
         "process_cpu_seconds_total",
         "process_resident_memory_bytes",
