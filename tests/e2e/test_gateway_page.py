@@ -236,7 +236,7 @@ def test_weights_and_renamed_models(sim: Sim, tmp_path: Path) -> None:
         # the log of access, with decisions
         logged = gateway.lines("/v1/completions 200", least=200)
         assert len(logged) == 200
-        assert all(" of 2" in line or ": the only one left (" in line for line in logged)
+        assert all(" of 2" in line or ": the only replica (" in line for line in logged)
 
 
 def test_profiles(sim: Sim, tmp_path: Path) -> None:
