@@ -176,8 +176,8 @@ def test_failover(tmp_path: Path, goes_on: bool) -> None:
         stack.callback(dies.destroy)
         dies.wait_ready()
         stays = stack.enter_context(Sim(*flags))
-        flags = ("--access-log", "--log-format", "json")
-        gateway = stack.enter_context(run(text, [dies.url, stays.url], tmp_path, *flags))
+        logs = ("--access-log", "--log-format", "json")
+        gateway = stack.enter_context(run(text, [dies.url, stays.url], tmp_path, *logs))
         expected = [one.text for one in broken(stays.url, [stays])]
         found = broken(gateway.url, [dies, stays])
         client = stack.enter_context(gateway.client())

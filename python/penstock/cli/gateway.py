@@ -205,8 +205,7 @@ def _policy(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--replica-header",
         choices=("address", "name", "none"),
-        help="what x-penstock-replica says of the replica that answered (default: address); name "
-        "is its label `name`, or a hash that hides the address",
+        help="x-penstock-replica: the address (default), the label `name` or a hash, or no header",
     )
 
 

@@ -166,7 +166,8 @@ mod tests {
         };
         assert_eq!(
             said(QUEUE, &tried, &all),
-            "r2:1: the only one left (2 running, 0 waiting); 2 left out: 1 unhealthy, 1 tried before"
+            "r2:1: the only one left (2 running, 0 waiting); \
+             2 left out: 1 unhealthy, 1 tried before"
         );
     }
 
