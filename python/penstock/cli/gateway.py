@@ -198,9 +198,7 @@ def _policy(group: argparse._ArgumentGroup) -> None:
         help="time that open requests get after SIGTERM (default: 30)",
     )
     group.add_argument(
-        "--explain",
-        action="store_true",
-        help="answers carry the decision and its reason in x-penstock-decision",
+        "--explain", action="store_true", help="x-penstock-decision says why a replica was picked"
     )
     group.add_argument(
         "--replica-header",
