@@ -216,9 +216,11 @@ async fn starts_with_stages_drains_on_sigterm_and_exits_0() {
     let expected: Vec<_> = (0..BURST).map(|i| format!("{i} 0.25 s (detail)")).collect();
     assert_eq!(numbers, expected, "all, in order");
     assert!(
-        lines.last().is_some_and(|l| l.contains(" penstock.server: ready ")
-            && l.contains(" s (open, no key; context 8192 tokens, ")
-            && !l.ends_with(":0")),
+        lines
+            .last()
+            .is_some_and(|l| l.contains(" penstock.server: ready ")
+                && l.contains(" s (open, no key; context 8192 tokens, ")
+                && !l.ends_with(":0")),
         "{lines:#?}"
     );
     server.signal("TERM");
