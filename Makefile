@@ -6,10 +6,10 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 PORT ?= 8000
-# cargo's, for the wheel, the tests and clippy, which share what is compiled by it. With `quick`, the wheel also has the
-# features of the tests, so that nearly every crate is compiled once for both.
+# cargo's, for the wheel, the tests and clippy. With `dev`, the wheel also has the features of the tests, so that nearly
+# every crate is compiled once for both.
 PROFILE ?= release
-MATURIN_ARGS = --profile $(PROFILE) --locked --quiet $(if $(filter quick,$(PROFILE)),--features with-tests)
+MATURIN_ARGS = --profile $(PROFILE) --locked --quiet $(if $(filter dev,$(PROFILE)),--features with-tests)
 VENV := .venv
 BIN := $(VENV)/bin
 LOGS := build/logs
@@ -140,12 +140,12 @@ image: install ## build the container image IMAGE (penstock) with podman, docker
 	@$(PIP) download -c constraints.txt --only-binary :all: --dest build/image/wheels "$$(ls build/wheels/penstock-*.whl)$(EXTRAS_$(VARIANT))"
 	@$(BUILDER) build -f deploy/Containerfile $(BASE_$(VARIANT)) -t $(IMAGE) build/image
 
-# Built if nothing is installed yet: what a server runs, optimised where it computes (profile `quick` of Cargo.toml).
+# Built if nothing is installed yet: what a server runs, optimised where it computes (profile `dev` of Cargo.toml).
 DEMO := $(VENV)/.demo
 $(DEMO): $(SOURCES) $(VENV)/.build-tools $(VENV)/.sources
 	@echo "building what a server runs (two to three minutes on two processors)"
 	@touch $(VENV)/.started && rm -rf build/demo
-	@$(BIN)/maturin build --profile quick --no-default-features --locked --interpreter $(PYO3_PYTHON) --out build/demo
+	@$(BIN)/maturin build --profile dev --no-default-features --locked --interpreter $(PYO3_PYTHON) --out build/demo
 	@$(PIP) install --no-index --no-deps --force-reinstall build/demo/penstock-*.whl
 	@$(PIP) install -c constraints.txt build/demo/penstock-*.whl
 	@mv $(VENV)/.started $@
@@ -174,7 +174,7 @@ serve: runnable ## serve the default model on PORT (8000) until Ctrl-C
 # Servers without ranks come last among the others, when those that wait leave processors idle.
 SERVERS := tests/e2e tests/executor
 RANKLESS := $(filter-out %_chaos.py,$(wildcard $(patsubst %,tests/e2e/test_%.py,bench* extproc* failover* faults gateway* kv_remote*)))
-CARGO_TEST := cargo test --profile $(PROFILE) --locked --no-fail-fast --workspace --exclude penstock-native
+CARGO_TEST := cargo test $(if $(filter dev,$(PROFILE)),,--profile $(PROFILE)) --locked --no-fail-fast --workspace --exclude penstock-native
 REPORTS := $(LOGS)/cargo.log $(LOGS)/pytest.xml $(LOGS)/pytest-servers.xml --group $(LOGS)/pytest-torch.xml
 run-tests: test-tools test-programs
 	@rm -rf $(LOGS) && mkdir -p $(LOGS)
@@ -219,16 +219,16 @@ check: install check-tools ## formatting, lints, types, and the tests of what ch
 check-rs: $(VENV)/.build-tools ## formatting, clippy and tests of one crate: CRATE=routing
 	@test -n '$(CRATE)' || { echo "CRATE is empty, expected the name of a crate: make check-rs CRATE=routing"; exit 1; }
 	cargo fmt --check -p penstock-$(CRATE)
-	cargo clippy --release --locked --quiet -p penstock-$(CRATE) --all-targets -- -D warnings
-	cargo test --release --locked --quiet -p penstock-$(CRATE)
+	cargo clippy --locked --quiet -p penstock-$(CRATE) --all-targets -- -D warnings
+	cargo test --locked --quiet -p penstock-$(CRATE)
 
 .PHONY: check check-rs check-rust check-python
 AFFECTED = $(shell $(BIN)/python scripts/affected.py $(1))
 check-rust:
 	@quick="$(addprefix -p ,$(filter-out $(SLOW_CRATES),$(call AFFECTED,rust)))"; \
-	[ -z "$$quick" ] || cargo test --release --locked --quiet $$quick
+	[ -z "$$quick" ] || cargo test --locked --quiet $$quick
 	@slow="$(addprefix -p ,$(filter $(SLOW_CRATES),$(call AFFECTED,rust)))"; \
-	[ -z "$$slow" ] || cargo test --release --locked --quiet --lib $$slow
+	[ -z "$$slow" ] || cargo test --locked --quiet --lib $$slow
 
 check-python:
 	@$(BIN)/python -m pytest -q -m '$(QUICK)' --hypothesis-profile=quick $(filter-out tests/e2e/% tests/clients/% tests/backends/torch/%,$(call AFFECTED,python))
