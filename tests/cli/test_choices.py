@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from penstock import _native
-from penstock.cli import completion, gateway
+from penstock.cli import completion, gateway, gateway_flags
 from penstock.cli.arguments import add_settings, settings
 from penstock.cli.main import main, parser
 from penstock.cli.replicas import gateway_settings
@@ -53,7 +53,7 @@ def try_serve(_: Path, flag: str, value: str) -> None:
 
 def try_gateway(_: Path, flag: str, value: str) -> None:
     own = ArgumentParser()
-    gateway.add_arguments(own)
+    gateway_flags.add_arguments(own)
     parsed = own.parse_args(["--backend", "http://127.0.0.1:9", flag, value])
     complain(gateway.settings(parsed, connections=1024))
 

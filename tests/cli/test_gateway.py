@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli import gateway
+from penstock.cli import gateway, gateway_flags
 from penstock.core import InvalidValueError, PenstockError
 
 
 def settings(*arguments: str) -> dict[str, object]:
     parser = argparse.ArgumentParser()
-    gateway.add_arguments(parser)
+    gateway_flags.add_arguments(parser)
     return gateway.settings(parser.parse_args(arguments), 500)
 
 
@@ -281,7 +281,7 @@ def test_resources_of_the_cluster_add_rules(tmp_path: Path, kubeconfig: Path) ->
         for name, pool in (("batch", "llama"), ("own", "llama"), ("other", "q"))
     ]
     parser = argparse.ArgumentParser()
-    gateway.add_arguments(parser)
+    gateway_flags.add_arguments(parser)
     parsed = parser.parse_args(["--config", str(file)])
     found = gateway.settings(parsed, 500, json.dumps(resources))
     assert found["objectives"] == [

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.cli import gateway
+from penstock.cli import gateway_flags
 from penstock.cli.arguments import COMMON
 from penstock.cli.main import GROUPS, main, parser
 from penstock.cli.parser import Parser
@@ -73,9 +73,9 @@ def test_help_all_has_every_flag_in_its_group(capsys: pytest.CaptureFixture[str]
 def test_the_gateway_shows_the_flags_that_matter(capsys: pytest.CaptureFixture[str]) -> None:
     every = flags(shown(capsys, "gateway", "--help-all"))
     few = flags(shown(capsys, "gateway", "--help"))
-    assert sorted(few) == sorted(["--help", "--help-all", *gateway.COMMON])
+    assert sorted(few) == sorted(["--help", "--help-all", *gateway_flags.COMMON])
     own = argparse.ArgumentParser()
-    gateway.add_arguments(own)
+    gateway_flags.add_arguments(own)
     assert {action.option_strings[-1] for action in own._actions} <= set(every)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from penstock.cli.gateway import add_arguments
+from penstock.cli.gateway_flags import add_arguments
 from tests.project import tree
 
 DOCS = tree.REPOSITORY / "docs"

@@ -164,15 +164,15 @@ def _tools() -> dict[str, Tool]:
 
 
 def _gateway(parser: Parser) -> None:
-    from penstock.cli import gateway
+    from penstock.cli import gateway, gateway_flags
 
     parser.usage = (
         "penstock gateway --backend URL [--flag VALUE ...]\n"
         "       penstock gateway --config FILE [--flag VALUE ...]"
     )
     more = "All flags: `penstock gateway --help-all`, docs/gateway-reference.md."
-    parser.shorten(gateway.COMMON, more)
-    gateway.add_arguments(parser)
+    parser.shorten(gateway_flags.COMMON, more)
+    gateway_flags.add_arguments(parser)
     parser.set_defaults(command=gateway.run)
 
 
