@@ -61,7 +61,7 @@ def test_a_broken_link_is_found(tmp_path: Path) -> None:
     page.write_text('# A `b`: c\n\n```\n# no heading\n```\n## A b c\n<a id="own"></a>')
     assert anchors(page) == {"a-b-c", "a-b-c-1", "own"}
     readme = tree.REPOSITORY / "README.md"
-    assert not any(broken(readme, link) for link in ("docs/index.md", "#try-it", "docs"))
+    assert not any(broken(readme, link) for link in ("docs/index.md", "#start", "docs"))
     wrong = ("docs/none.md", "#none", "docs/index.md#none", "../elsewhere.md")
     assert all(broken(readme, link) for link in wrong)
 
