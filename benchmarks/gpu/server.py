@@ -38,6 +38,7 @@ HOST = "127.0.0.1"
 POLL_S = 0.005
 STOP_S = 5.0
 LOG_LINES = 20
+STAGE = r" (?:INFO|DEBUG) penstock\.(?:server|engine): (.*)"
 TINY_NUMBERS = 1 << 16
 # Orders of the loads: those that users notice most come first.
 ORDER = ("first", "P128", "W2", "W3", "C128", "rate20", "W1", "W4", "W5", "C256")
@@ -126,11 +127,12 @@ class Run:
             *("serve", str(self.checkpoint), "--device", *device),
             *("--max-num-seqs", str(sizes.sequences)),
             *("--max-num-batched-tokens", str(sizes.budget)),
+            *("--log-level", "debug"),  # has the stages of a start
         ]
 
     def _note_start(self, kernels: str, ready_s: float, log: Path) -> None:
         self.results.row(STARTS, compiled_kernels=kernels, ready_s=ready_s)
-        lines = re.findall(r" INFO penstock\.server: (.*)", log.read_text(errors="replace"))
+        lines = re.findall(STAGE, log.read_text(errors="replace"))
         for line in lines[:LOG_LINES]:
             self.results.row(LOG, compiled_kernels=kernels, line=line.partition(", listening")[0])
 
