@@ -9,7 +9,7 @@ import sys
 from openai import OpenAI
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("question", nargs="?", default="What is the capital of France?")
+parser.add_argument("question", nargs="?", default="Tell me the capital of France.")
 parser.add_argument("--base-url", default="http://127.0.0.1:8000/v1")
 parser.add_argument("--api-key", default="unused", help="needed where the server has keys")
 arguments = parser.parse_args()
