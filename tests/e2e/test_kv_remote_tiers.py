@@ -151,7 +151,9 @@ def test_a_store_that_goes_and_comes_back(
             revive(store, death)
             eventually(lambda: sample(server, "skipped", store) == 0, "a tier that has healed")
         eventually(lambda: hits(server.url, 0), "a hit again")
-        eventually(lambda: sample(server, "errors_total", store) > 0, "a count of errors")
+        # What a stopped store holds back may still succeed once it runs again.
+        if death == signal.SIGKILL:
+            eventually(lambda: sample(server, "errors_total", store) > 0, "a count of errors")
         name = store.place().split(",")[0]
         assert f"KV tier {name} is skipped: " in server.text()
         assert f"KV tier {name} is back" in server.text()
