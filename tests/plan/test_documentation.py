@@ -23,7 +23,12 @@ def test_there_are_examples() -> None:
     assert all(line.startswith("penstock plan ") for line in EXAMPLES)
 
 
-@pytest.mark.parametrize("line", EXAMPLES)
+def cost(line: str) -> tuple[pytest.MarkDecorator, ...]:
+    """Measurements of the real model take minutes; test_profile.py has one of a tiny model."""
+    return (pytest.mark.slow,) if "--measure" in line else ()
+
+
+@pytest.mark.parametrize("line", [pytest.param(line, marks=cost(line)) for line in EXAMPLES])
 def test_an_example_runs(
     line: str,
     model_file: Path,
