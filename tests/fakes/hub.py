@@ -30,7 +30,7 @@ def blob_sha1(content: bytes) -> str:
 
 
 @dataclass
-class Asked:
+class RecordedRequest:
     """A request that arrived."""
 
     server: str
@@ -66,7 +66,7 @@ class FakeHub:
         """Repository, commit, name: content."""
         self.branches: dict[tuple[str, str], str] = {}
         self.faults: list[Fault] = []
-        self.asked: list[Asked] = []
+        self.asked: list[RecordedRequest] = []
         self.page = 1000
         self.linked = True
         """Whether redirects tell size and hash of what they lead to."""
@@ -123,7 +123,7 @@ class FakeHub:
                     return fault
         return None
 
-    def note(self, asked: Asked) -> None:
+    def note(self, asked: RecordedRequest) -> None:
         with self._lock:
             self.asked.append(asked)
 
@@ -146,7 +146,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)
-        self.hub.note(Asked(self.side, self.path, dict(self.headers)))
+        self.hub.note(RecordedRequest(self.side, self.path, dict(self.headers)))
         fault = self.hub.take_fault(f"{self.side}:{path}")
         if fault is not None and fault.status is not None:
             self._send(fault.status, fault.body, fault.headers, fault)

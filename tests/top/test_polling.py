@@ -4,7 +4,7 @@ import threading
 import time
 
 from penstock_ops.top.history import Reading, Replica
-from penstock_ops.top.polling import Poller, Seen
+from penstock_ops.top.polling import Poller, Snapshot
 from penstock_ops.top.reading import Target
 from tests.e2e.server import HANG
 
@@ -48,7 +48,7 @@ def test_a_slow_address_keeps_no_other_waiting() -> None:
         reader.release.set()
 
 
-def twice(seen: Seen, name: str) -> bool:
+def twice(seen: Snapshot, name: str) -> bool:
     return name in seen.histories and seen.histories[name].previous is not None
 
 

@@ -125,8 +125,8 @@ def _policy(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--hedge",
         metavar="MS|pNN",
-        help="send a stream of the pool of --backend that has not begun after so many ms, or after "
-        "the time in which NN%% of recent ones had, to a second replica, too (default: never)",
+        help="in the pool of --backend, send a stream to a second replica too if it has no output "
+        "after MS milliseconds, or after percentile NN of recent first outputs (default: never)",
     )
     group.add_argument(
         "--retries",

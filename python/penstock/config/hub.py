@@ -38,7 +38,7 @@ class HubSettings:
 
 
 def hub_settings(environ: Mapping[str, str] = os.environ) -> HubSettings:
-    """The settings in the environment. Raises InvalidValueError for a value that is none."""
+    """The settings in the environment. Raises InvalidValueError for an invalid one."""
     endpoint = environ.get("HF_ENDPOINT") or ENDPOINT
     if not _is_address(endpoint):
         raise InvalidValueError("HF_ENDPOINT", endpoint, "an address such as https://HOST")
@@ -73,14 +73,14 @@ def _home(environ: Mapping[str, str]) -> str:
 
 def _token(environ: Mapping[str, str]) -> str | None:
     """The token in the environment, else in the file that `hf auth login` writes."""
-    said = environ.get("HF_TOKEN") or environ.get("HUGGING_FACE_HUB_TOKEN")
-    if said is None and not _is_on(environ.get("HF_HUB_DISABLE_IMPLICIT_TOKEN")):
+    token = environ.get("HF_TOKEN") or environ.get("HUGGING_FACE_HUB_TOKEN")
+    if token is None and not _is_on(environ.get("HF_HUB_DISABLE_IMPLICIT_TOKEN")):
         file = Path(environ.get("HF_TOKEN_PATH") or f"{_home(environ)}/token").expanduser()
         try:
-            said = file.read_text(encoding="utf-8")
+            token = file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
             return None
-    token = (said or "").strip()
+    token = (token or "").strip()
     if not token.isascii() or not token.isprintable():
         # Not the value: it would be in logs.
         raise InvalidValueError("HF_TOKEN", "...", "a token of printable ASCII characters")

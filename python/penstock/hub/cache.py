@@ -57,11 +57,11 @@ class CachedRepository:
         """The commit of a branch or tag that was downloaded last, or of the commit's own hash; None
         if there is none.
         """
-        said = checked_revision(revision)
-        if SHA1.fullmatch(said):
-            return said
+        name = checked_revision(revision)
+        if SHA1.fullmatch(name):
+            return name
         try:
-            commit = (self.folder / "refs" / said).read_text(encoding="utf-8").strip()
+            commit = (self.folder / "refs" / name).read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError):
             return None
         return commit if SHA1.fullmatch(commit) else None
@@ -120,11 +120,11 @@ class CachedRepository:
 
     def refer(self, revision: str | None, commit: str) -> None:
         """Record that a branch or tag is at this commit, whose snapshot is here."""
-        said = checked_revision(revision)
-        if said == commit or self.commit(said) == commit:
+        name = checked_revision(revision)
+        if name == commit or self.commit(name) == commit:
             return
         self.snapshot(commit).mkdir(parents=True, exist_ok=True)
-        replace_text(self.folder / "refs" / said, commit)
+        replace_text(self.folder / "refs" / name, commit)
 
     def lock(self, file: RemoteFile) -> Path:
         return self.locks / f"{file.etag}.lock"
@@ -132,10 +132,10 @@ class CachedRepository:
 
 def checked_revision(revision: str | None) -> str:
     """The revision, by default the main branch. HubError if it can be no branch, tag or commit."""
-    said = revision or MAIN
-    if not REVISION.fullmatch(said) or ".." in said or len(said) > 255:
-        raise HubError(f"--revision {said[:80]!r}: expected a branch, a tag or a commit")
-    return said
+    name = revision or MAIN
+    if not REVISION.fullmatch(name) or ".." in name or len(name) > 255:
+        raise HubError(f"--revision {name[:80]!r}: expected a branch, a tag or a commit")
+    return name
 
 
 def is_whole(path: Path, size: int) -> bool:

@@ -259,10 +259,10 @@ class Session:
             return self._tls
 
     def _proxy(self, parts: SplitResult) -> SplitResult | None:
-        said = self.settings.proxies.get(parts.scheme)
-        if not said or is_direct(parts, self.settings.no_proxy):
+        configured = self.settings.proxies.get(parts.scheme)
+        if not configured or is_direct(parts, self.settings.no_proxy):
             return None
-        proxy = urlsplit(said if "://" in said else f"http://{said}")
+        proxy = urlsplit(configured if "://" in configured else f"http://{configured}")
         try:
             _origin(proxy)
         except ValueError as error:
@@ -290,8 +290,8 @@ def is_direct(parts: SplitResult, no_proxy: tuple[str, ...]) -> bool:
 
 def number(text: str | None) -> int | None:
     """The number in a header; None if it has none."""
-    said = (text or "").strip()
-    return int(said) if said.isascii() and said.isdigit() and len(said) <= 18 else None
+    digits = (text or "").strip()
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= 18 else None
 
 
 def cause(error: BaseException) -> str:
@@ -344,7 +344,7 @@ def _redirected(url: str, target: str) -> str:
 
 
 def _origin(parts: SplitResult) -> tuple[str, str, int]:
-    """Scheme, host and port. ValueError for a port that is none."""
+    """Scheme, host and port. ValueError for an invalid port."""
     default = 443 if parts.scheme == "https" else 80
     return parts.scheme, (parts.hostname or "").lower(), parts.port or default
 

@@ -320,9 +320,9 @@ def _check(job: Job, start: int, answer: Answer, *, has_token: bool) -> None:
 def refusal(label: str, answer: Answer, *, has_token: bool) -> HubError:
     """The error for a response without what was asked for."""
     code = answer.headers.get("x-error-code", "")
-    said = answer.headers.get("x-error-message", "")
-    told = f" ({shown(said, 200)})" if said else ""
-    if code == "GatedRepo" or (answer.status == 403 and "gated" in said.lower()):
+    message = answer.headers.get("x-error-message", "")
+    told = f" ({shown(message, 200)})" if message else ""
+    if code == "GatedRepo" or (answer.status == 403 and "gated" in message.lower()):
         return HubError(
             f"{label}: access is gated ({answer.status}): accept the conditions on the model's "
             f"page, then {'use a token of that account' if has_token else 'set HF_TOKEN'}"

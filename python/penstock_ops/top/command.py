@@ -15,7 +15,7 @@ from penstock.config.terminal import has_styles, moves_cursor
 from penstock.core import InvalidValueError
 from penstock_ops.top.frame import frame, rows_on_a_page
 from penstock_ops.top.history import DEAD
-from penstock_ops.top.polling import Poller, Seen
+from penstock_ops.top.polling import Poller, Snapshot
 from penstock_ops.top.reading import PATIENCE, Target, base_of
 from penstock_ops.top.rows import Row, rows
 from penstock_ops.top.screen import Screen
@@ -112,7 +112,7 @@ def once(poller: Poller, bases: Sequence[str], interval: float, *, as_json: bool
     return 1 if any(row.kind != "replica" and is_dead(row) for row in found) else 0
 
 
-def is_read_twice(seen: Seen, bases: Sequence[str]) -> bool:
+def is_read_twice(seen: Snapshot, bases: Sequence[str]) -> bool:
     """Whether there are rates, or will be none, for each address and each replica."""
     known = [seen.histories.get(base) for base in bases]
     latest = [history.latest for history in known if history and history.latest]

@@ -16,7 +16,7 @@ MOST_REPLICAS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Snapshot:
     """What is known at one time. `waiting_since`: when the reading began that is not done."""
 
     histories: Mapping[str, History]
@@ -53,11 +53,11 @@ class Poller:
             self._ended = True
             self._changed.notify_all()
 
-    def seen(self) -> Seen:
+    def seen(self) -> Snapshot:
         with self._changed:
-            return Seen(dict(self._histories), dict(self._waiting_since))
+            return Snapshot(dict(self._histories), dict(self._waiting_since))
 
-    def wait(self, done: Callable[[Seen], bool], seconds: float) -> Seen:
+    def wait(self, done: Callable[[Snapshot], bool], seconds: float) -> Snapshot:
         """What is known when `done` holds, or after `seconds`."""
         with self._changed:
             self._changed.wait_for(lambda: done(self.seen()), seconds)

@@ -7,7 +7,7 @@ use serde_json::Value;
 pub(crate) struct Usage {
     pub(crate) prompt_tokens: Option<u32>,
     pub(crate) completion_tokens: Option<u32>,
-    /// Those of the prompt's tokens that came from a cache.
+    /// Prompt tokens whose KV came from a cache.
     pub(crate) cached_tokens: Option<u32>,
 }
 

@@ -20,7 +20,7 @@ pub struct AccessFacts {
     pub decision: Option<String>,
     pub prompt_tokens: Option<u64>,
     pub completion_tokens: Option<u64>,
-    /// Those of the prompt's tokens that came from a cache.
+    /// Prompt tokens whose KV came from a cache.
     pub cached_tokens: Option<u64>,
     /// From the request's arrival to its first output token.
     pub first_token: Option<Duration>,
