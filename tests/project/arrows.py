@@ -131,6 +131,7 @@ PYTHON: dict[str, set[str]] = {
     "penstock_ops.deploy": set(),
     "penstock_ops.plan": {"backends", "hub", "model", "penstock_lab.bench"},
     "penstock_ops.top": set(),
+    "penstock_ops.verify": {"executor", "kv", "penstock_ops.plan"},
 }
 
 # Rooms that call the compiled extension.

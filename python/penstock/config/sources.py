@@ -86,6 +86,14 @@ def notify_socket(environ: Mapping[str, str] = os.environ) -> str | None:
     return environ.get("NOTIFY_SOCKET") or None
 
 
+def tool_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment for programs whose output is parsed: messages in English, and the
+    directories of system tools, which an ordinary user's PATH may lack.
+    """
+    path = f"{environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin"
+    return {**environ, "LC_ALL": "C", "PATH": path}
+
+
 def replica_environment(
     key: str, runtime: str, environ: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
