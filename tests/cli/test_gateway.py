@@ -38,6 +38,14 @@ def test_flags_win_over_the_file(tmp_path: Path) -> None:
     assert found["pools"] == [{"name": "p", "source": dns}]
 
 
+def test_flags_of_the_log_win_over_the_file_member_by_member(tmp_path: Path) -> None:
+    file = tmp_path / "g.yaml"
+    file.write_text("pools: [{name: p, dns: 'x.y:80'}]\nlog: {color: false, format: json}\n")
+    assert settings("--config", str(file))["log"] == {"color": False, "format": "json"}
+    found = settings("--config", str(file), "--log-level", "error")
+    assert found["log"] == {"color": False, "format": "json", "level": "error"}
+
+
 def test_a_profile_is_a_file(tmp_path: Path) -> None:
     file = tmp_path / "profile.yaml"
     file.write_text("scorers: [{name: queue, weight: 2}]")

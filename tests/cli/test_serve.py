@@ -6,6 +6,7 @@ import pytest
 from penstock.cli.serve import front_door, run, warn
 from penstock.cli.serve import model_info as model_info_of
 from penstock.config import Config, EngineConfig, Raw, resolve
+from penstock.config.terminal import has_styles
 from penstock.core import PenstockError
 from penstock.hub import ALIASES, locate
 from penstock.model import GenerationDefaults, ModelInfo
@@ -70,7 +71,7 @@ def test_the_front_door_is_told_everything_and_nothing_else() -> None:
         "stall_timeout_s": 30.0,
         "ranks": 1,
         "max_model_len": 64,
-        "log": {"level": "info", "format": "text"},
+        "log": {"level": "info", "format": "text", "color": has_styles()},
         "version": told["version"],
     }
 

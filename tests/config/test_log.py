@@ -66,6 +66,24 @@ def test_a_log_that_is_not_read_holds_up_nothing_and_says_later_what_it_lost() -
     assert "the last" in text
 
 
+def test_a_terminal_gets_colors_around_the_same_line() -> None:
+    primary, terminal = os.openpty()
+    log = configure_log(LogConfig(color=True), descriptor=terminal)
+    LOG.warning("careful")
+    log.flush()
+    text = os.read(primary, 4096).decode()
+    assert text.endswith("\x1b[0m \x1b[33mWARNING\x1b[0m \x1b[2mpenstock.test:\x1b[0m careful\r\n")
+    os.close(primary)
+    os.close(terminal)
+
+
+def test_what_is_no_terminal_gets_no_colors(capfd: pytest.CaptureFixture[str]) -> None:
+    log = configure_log(LogConfig(color=True))
+    LOG.error("lost")
+    log.flush()
+    assert "\x1b" not in capfd.readouterr().err
+
+
 def test_a_log_that_is_closed_is_no_error(capfd: pytest.CaptureFixture[str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)

@@ -33,6 +33,7 @@ from penstock.config import (
     read_document,
 )
 from penstock.config.documents import Tree, read_tree
+from penstock.config.terminal import has_styles
 from penstock.core import InvalidValueError, PenstockError
 from penstock.inference_extension import Rules, read, rules_of
 
@@ -71,6 +72,7 @@ def settings(
     if parsed.config is not None:
         found |= _from_file(Path(parsed.config), parsed.kubeconfig, access)
     found |= _flags(parsed)
+    _add_log(found, parsed)
     _add_picker(found, parsed)
     pool = _pool(parsed, access)
     if pool is not None and "pools" in found:
@@ -150,11 +152,16 @@ def _flags(parsed: argparse.Namespace) -> dict[str, object]:
         raise WrongSettingError(CERTIFICATE_AND_KEY)
     if parsed.ssl_certfile is not None:
         given["tls"] = {"certificate": parsed.ssl_certfile, "key": parsed.ssl_keyfile}
-    log = {"level": parsed.log_level, "format": parsed.log_format}
-    log = {name: value for name, value in log.items() if value is not None}
-    if log:
-        given["log"] = log
     return {name: value for name, value in given.items() if value is not None}
+
+
+def _add_log(found: dict[str, object], parsed: argparse.Namespace) -> None:
+    """Add the settings of the log. Flags take precedence over the file, member by member."""
+    flags = {"level": parsed.log_level, "format": parsed.log_format}
+    given = {name: value for name, value in flags.items() if value is not None}
+    in_file = found.get("log", {})
+    if isinstance(in_file, dict):
+        found["log"] = {"color": has_styles(), **in_file, **given}
 
 
 def _add_picker(found: dict[str, object], parsed: argparse.Namespace) -> None:

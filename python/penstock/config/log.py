@@ -19,6 +19,11 @@ LOG_LEVELS = ("error", "warning", "info", "debug", "trace")
 LOG_FORMATS = ("text", "json")
 """Names of log formats (and above of levels), the same as in `crates/server/http/src/log.rs`."""
 TEXT = "%(asctime)s %(levelname)s {source}: %(message)s"
+CYAN = "\x1b[36m"
+COLORS = {logging.ERROR: "\x1b[1;31m", logging.WARNING: "\x1b[33m", logging.INFO: "\x1b[32m"}
+COLORED = (
+    "\x1b[2m%(asctime)s\x1b[0m %(color)s%(levelname)s\x1b[0m \x1b[2m{source}:\x1b[0m %(message)s"
+)
 QUEUE = 1024
 FLUSH = 1.0
 """Maximum seconds at exit for writing the last lines."""
@@ -43,7 +48,9 @@ def configure_log(
     are limited to warnings and errors.
     """
     handler = _Queued(descriptor)
-    handler.setFormatter(_Json(source) if settings.format == "json" else _Text(source))
+    is_colored = settings.color and os.isatty(descriptor)
+    text = _Colored(source) if is_colored else _Text(source)
+    handler.setFormatter(_Json(source) if settings.format == "json" else text)
     logging.addLevelName(TRACE, "TRACE")
     logging.basicConfig(handlers=[handler], force=True)
     logging.getLogger("penstock").setLevel(settings.level.upper())
@@ -108,11 +115,23 @@ class _Queued(logging.Handler):
 
 
 class _Text(logging.Formatter):
+    template = TEXT
+
     def __init__(self, source: str) -> None:
-        super().__init__(TEXT.replace("{source}", source))
+        super().__init__(self.template.replace("{source}", source))
 
     def formatTime(self, record: logging.LogRecord, _: str | None = None) -> str:  # noqa: N802
         return _utc(record)
+
+
+class _Colored(_Text):
+    """The same line for a terminal: time and source dim, the level in a color."""
+
+    template = COLORED
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        record.color = COLORS.get(record.levelno, CYAN)
+        return super().formatMessage(record)
 
 
 class _Json(logging.Formatter):

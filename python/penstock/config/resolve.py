@@ -26,6 +26,7 @@ from penstock.config.sections import (
     ServerConfig,
 )
 from penstock.config.sources import Raw
+from penstock.config.terminal import has_styles
 from penstock.config.tiers import read_tier, resolve_tiers
 from penstock.core import InvalidValueError, PenstockError
 
@@ -96,7 +97,7 @@ def resolve(raw: Mapping[str, Raw], model_path: str, served_name: str) -> Config
         compute,
         _parallel(values),
         resolve_tiers(values["kv_tier"], values["kv_chunk_tokens"], values["block_size"]),
-        LogConfig(values["log_level"], values["log_format"]),
+        LogConfig(values["log_level"], values["log_format"], has_styles()),
     )
     return Config(engine, _server(values, served_name))
 

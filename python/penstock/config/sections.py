@@ -172,6 +172,8 @@ class LogConfig:
     """One of `LOG_LEVELS`."""
     format: str = "text"
     """`text` or `json`."""
+    color: bool = False
+    """Whether text has colors where standard error is a terminal."""
 
 
 @dataclass(frozen=True, slots=True)

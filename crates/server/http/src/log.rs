@@ -6,7 +6,7 @@
 //! `tracing-appender` does not count lines that cannot be written, and has no bounded flush.)
 
 use std::fmt::{Debug, Write as _};
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
@@ -59,6 +59,8 @@ pub enum LogFormat {
 pub struct LogSettings {
     pub level: LogLevel,
     pub format: LogFormat,
+    /// Whether text has colors where standard error is a terminal.
+    pub color: bool,
 }
 
 static LOG: OnceLock<Arc<LineQueue>> = OnceLock::new();
@@ -67,7 +69,9 @@ static LOG: OnceLock<Arc<LineQueue>> = OnceLock::new();
 /// first call.
 pub fn configure_log(program: &'static str, settings: LogSettings) {
     LOG.get_or_init(|| {
-        let (subscriber, queue) = start(std::io::stderr(), program, settings);
+        let out = std::io::stderr();
+        let color = settings.color && out.is_terminal();
+        let (subscriber, queue) = start(out, program, LogSettings { color, ..settings });
         // fails only beside another subscriber, and this is the only place that sets one
         let _ = tracing::subscriber::set_global_default(subscriber);
         queue
@@ -107,6 +111,7 @@ fn start(
     let style = Style {
         program,
         format: settings.format,
+        color: settings.color,
     };
     let worker = Worker {
         out,
@@ -159,11 +164,25 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LineLayer {
     }
 }
 
+const DIM: &str = "\x1b[2m";
+const PLAIN: &str = "\x1b[0m";
+
+/// The escape sequence that colors the word of `level`.
+fn color(level: &Level) -> &'static str {
+    match *level {
+        Level::ERROR => "\x1b[1;31m",
+        Level::WARN => "\x1b[33m",
+        Level::INFO => "\x1b[32m",
+        _ => "\x1b[36m",
+    }
+}
+
 /// What all lines of a process have in common.
 #[derive(Debug, Clone, Copy)]
 struct Style {
     program: &'static str,
     format: LogFormat,
+    color: bool,
 }
 
 /// The message of a line and its other fields, as members of a JSON object.
@@ -195,6 +214,10 @@ impl LineFields {
         let (message, members) = (&self.message, &self.members);
         let program = style.program;
         match style.format {
+            LogFormat::Text if style.color => format!(
+                "{DIM}{time}Z{PLAIN} {}{word}{PLAIN} {DIM}penstock.{program}:{PLAIN} {message}\n",
+                color(level)
+            ),
             LogFormat::Text => format!("{time}Z {word} penstock.{program}: {message}\n"),
             LogFormat::Json => format!(
                 "{{\"time\":\"{time}Z\",\"level\":\"{}\",\"source\":\"penstock.{program}\",\

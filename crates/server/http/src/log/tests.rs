@@ -50,6 +50,14 @@ fn logged(
     lines.try_iter().collect()
 }
 
+fn text_or_json(level: LogLevel, format: LogFormat) -> LogSettings {
+    LogSettings {
+        level,
+        format,
+        color: false,
+    }
+}
+
 fn open(permit: &SyncSender<bool>, writes: usize) {
     (0..writes).for_each(|_| permit.send(true).unwrap());
 }
@@ -105,7 +113,7 @@ fn each_level_has_the_lines_of_those_above_it() {
     for (at, name) in json.into_iter().enumerate() {
         let level = serde_json::from_value(name.into()).unwrap();
         for format in [LogFormat::Text, LogFormat::Json] {
-            let all = logged(LogSettings { level, format }, |permit, _| {
+            let all = logged(text_or_json(level, format), |permit, _| {
                 open(permit, 5);
                 error!("x");
                 warn!("x");
@@ -135,7 +143,7 @@ fn lines_have_a_fixed_form() {
     let (path, key, duration) = ("/v1/\"x\"", None::<&str>, 0.25);
     for format in [LogFormat::Text, LogFormat::Json] {
         let level = LogLevel::Info;
-        let all = logged(LogSettings { level, format }, |permit, _| {
+        let all = logged(text_or_json(level, format), |permit, _| {
             open(permit, 1);
             info!(
                 path,
@@ -168,6 +176,30 @@ fn lines_have_a_fixed_form() {
 }
 
 #[test]
+fn colors_are_escape_sequences_around_the_same_line() {
+    let colored = LogSettings {
+        color: true,
+        ..LogSettings::default()
+    };
+    let all = logged(colored, |permit, _| {
+        open(permit, 2);
+        info!("x");
+        error!("y");
+    });
+    assert!(all[0].ends_with("Z\x1b[0m \x1b[32mINFO\x1b[0m \x1b[2mpenstock.server:\x1b[0m x\n"));
+    assert!(all[1].contains(" \x1b[1;31mERROR\x1b[0m "));
+    let json = LogSettings {
+        format: LogFormat::Json,
+        ..colored
+    };
+    let all = logged(json, |permit, _| {
+        open(permit, 1);
+        info!("x");
+    });
+    assert!(!all[0].contains('\x1b'));
+}
+
+#[test]
 fn the_lines_of_a_request_name_it_below_info() {
     for (format, wanted) in [
         (
@@ -186,7 +218,7 @@ fn the_lines_of_a_request_name_it_below_info() {
         ),
     ] {
         let level = LogLevel::Debug;
-        let all = logged(LogSettings { level, format }, |permit, _| {
+        let all = logged(text_or_json(level, format), |permit, _| {
             open(permit, 2);
             let request = debug_span!("request", message = %"id-1", request_id = "id-1");
             request.in_scope(|| {
