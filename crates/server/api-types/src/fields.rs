@@ -293,11 +293,30 @@ pub(super) fn read_object<T: DeserializeOwned>(
     read(name, raw)
 }
 
-/// serde_json's message without the position, which is relative to the field and not to the body.
+/// serde_json's message in the terms of JSON, without the position, which is relative to the field
+/// and not to the body.
 fn reason(error: &serde_json::Error) -> String {
     let text = error.to_string();
-    text.rsplit_once(" at line ")
-        .map_or(text.clone(), |(head, _)| head.to_owned())
+    let text = text
+        .rsplit_once(" at line ")
+        .map_or(&*text, |(head, _)| head);
+    let Some((got, expected)) = text
+        .strip_prefix("invalid type: ")
+        .and_then(|rest| rest.rsplit_once(", expected "))
+    else {
+        return text.to_owned();
+    };
+    let got = match got {
+        "sequence" => "an array",
+        "map" => "an object",
+        other => other,
+    };
+    let expected = match expected {
+        "a sequence" => "an array",
+        "a map" => "an object",
+        other => other.strip_prefix("struct ").map_or(other, |_| "an object"),
+    };
+    format!("expected {expected}, got {}", got.replace('`', ""))
 }
 
 #[cfg(test)]
@@ -310,6 +329,21 @@ mod tests {
         let mut fields = Fields::parse(body.as_bytes()).unwrap();
         let value = fields.integer("n", range).map(Option::unwrap);
         value.map_err(|error| error.message)
+    }
+
+    #[test]
+    fn wrong_types_have_the_names_of_json() {
+        for (json, wanted) in [
+            (r#"{"n": "hi"}"#, "n: expected an array, got string \"hi\"."),
+            (r#"{"n": 5}"#, "n: expected an array, got integer 5."),
+            (r#"{"n": {}}"#, "n: expected an array, got an object."),
+            (r#"{"n": [[]]}"#, "n: expected a string, got an array."),
+            (r#"{"n": ["x", null]}"#, "n: expected a string, got null."),
+        ] {
+            let mut fields = Fields::parse(json.as_bytes()).unwrap();
+            let error = fields.take::<Vec<String>>("n").unwrap_err();
+            assert_eq!(error.message, wanted, "{json}");
+        }
     }
 
     #[test]
