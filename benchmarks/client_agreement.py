@@ -162,7 +162,7 @@ def lines(found: Found, repeats: int, about: Mapping[str, Any]) -> list[str]:
     text = [
         "# `penstock bench serve` beside `vllm bench serve`",
         "",
-        *facts.said(about),
+        *facts.fact_lines(about),
         f"* medians of {repeats} interleaved repeat(s), each with a fresh engine",
         f"* engine on CPU {ENGINE_CPU}, client on CPU {CLIENT_CPU}",
         "",

@@ -215,7 +215,7 @@ def lines(runs: Sequence[Run], commands: Mapping[str, str], about: Mapping[str, 
     return [
         "# Who keeps up: benchmark clients on one core",
         "",
-        *facts.said(about),
+        *facts.fact_lines(about),
         f"* medians of {repeats} interleaved repeat(s)",
         f"* engine on CPU {ENGINE_CPU}, client on CPU {CLIENT_CPU}",
         "",

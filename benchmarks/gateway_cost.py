@@ -289,7 +289,7 @@ def row(runs: Sequence[Run], direct: Sequence[Run], smg: float) -> list[str]:
 
 
 def lines(runs: Sequence[Run], known: Mapping[str, Any], commands: Mapping[str, str]) -> list[str]:
-    out = ["# Cost of a gateway", "", *facts.said(known), "", *PROSE]
+    out = ["# Cost of a gateway", "", *facts.fact_lines(known), "", *PROSE]
     for key, work in WORKLOADS.items():
         chosen = {
             name: [run for run in runs if (run.workload, run.gateway) == (key, name)]

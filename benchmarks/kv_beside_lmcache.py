@@ -277,7 +277,7 @@ def lines(
     return [
         f"# A prompt of {parsed.tokens:,} tokens whose KV is in a tier",
         "",
-        *facts.said(about),
+        *facts.fact_lines(about),
         f"* {parsed.repeats} repeat(s), by turns; medians (and all) of milliseconds to the first",
         "token",
         f"* fio, 2 MiB, two jobs: {_gbps(disk['direct'])} past the page cache,",

@@ -110,7 +110,7 @@ def lines(
     return [
         "# Reads of the disk tier",
         "",
-        *facts.said(about),
+        *facts.fact_lines(about),
         f"* {PARTS} parts of {PART_BYTES:,} bytes, {THREADS} threads, {parsed.repeats} repeats",
         f"* cold reads are {ratio:.2f} of fio's (bar: {BAR}, {_kept(ratio >= BAR)})",
         f"* the checksum takes {cold:.1%} of a cold read (bar: {CHECKSUM_BAR},",

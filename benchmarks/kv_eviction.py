@@ -297,7 +297,7 @@ PROSE = (
 
 
 def lines(about: dict[str, Any], results: dict[str, list[Saved]]) -> list[str]:
-    said = ["# What is kept when the tier is full", "", *facts.said(about), "", *PROSE]
+    said = ["# What is kept when the tier is full", "", *facts.fact_lines(about), "", *PROSE]
     for workload, found in results.items():
         said += ["", f"## {workload}", "", *facts.table(COLUMNS, rows(found))]
     return [*said, "", *costs_said([one for found in results.values() for one in found])]

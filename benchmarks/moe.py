@@ -303,7 +303,7 @@ def main(argv: Sequence[str]) -> None:
         shape = replace(shape, layers=args.layers)
     known = facts.gather(args.peers.expanduser(), [] if args.no_peer else ["llama.cpp"], argv)
     found = measure(args, shape)
-    said = ["# Mixture of experts", "", *facts.said(known), "", *lines(args, shape, found)]
+    said = ["# Mixture of experts", "", *facts.fact_lines(known), "", *lines(args, shape, found)]
     print("\n".join(said))
     data = {**known, "shape": asdict(shape), **asdict(found)}
     name = "moe" if args.shape == "small" else f"moe-{args.shape}"

@@ -136,7 +136,7 @@ def lines(
     return [
         f"# {times:g} times more requests than the server can serve",
         "",
-        *facts.said(known),
+        *facts.fact_lines(known),
         "",
         f"Prompts of {INPUT} tokens, answers of {OUTPUT}; {RUNNING} requests run at once. The",
         "closed loop has as many clients: the server at its capacity. The open loops have",

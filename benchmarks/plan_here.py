@@ -143,7 +143,7 @@ def report(
     return [
         "# penstock plan --on here --measure beside penstock bench",
         "",
-        *facts.said(known),
+        *facts.fact_lines(known),
         "",
         f"{model}, {requests} requests of each load. Predicted / measured ms.",
         "",

@@ -176,7 +176,7 @@ def main() -> None:
 
 
 def write(directory: Path, about: dict[str, Any], results: dict[str, list[Summary]]) -> None:
-    said = ["# Quality of routing", "", *facts.said(about), f"* seed {SEED}", "", *PROSE]
+    said = ["# Quality of routing", "", *facts.fact_lines(about), f"* seed {SEED}", "", *PROSE]
     for name, found in results.items():
         many = f"{found[0].requests:,} requests, {found[0].failed} failed"
         said += ["", f"## {name}", "", many, "", *facts.table(COLUMNS, rows(found))]

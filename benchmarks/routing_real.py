@@ -249,7 +249,7 @@ def table(runs: Sequence[Run]) -> list[str]:
 
 
 def lines(runs: Sequence[Run], known: Mapping[str, Any], commands: Mapping[str, str]) -> list[str]:
-    found = ["# Routing before real engines", "", *facts.said(known), "", *PROSE]
+    found = ["# Routing before real engines", "", *facts.fact_lines(known), "", *PROSE]
     for count in dict.fromkeys(run.replicas for run in runs):
         own = [run for run in runs if run.replicas == count]
         found += ["", f"## {count} replicas on {len(CPUS)} processors", "", *table(own)]

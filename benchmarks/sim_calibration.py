@@ -204,7 +204,7 @@ def lines(about: Mapping[str, Any], data: Mapping[str, Any]) -> list[str]:
     return [
         "# The modelled engine beside the real one",
         "",
-        *facts.said(about),
+        *facts.fact_lines(about),
         f"* medians of {data['repeats']} repeat(s); the real engine and the client share all",
         "processors",
         "",

@@ -118,7 +118,7 @@ def main() -> int:
     lines = [
         "# Memory of a saturated server",
         "",
-        *facts.said(known),
+        *facts.fact_lines(known),
         "",
         f"{given.minutes:g} minutes, {given.clients} clients without a pause, `{' '.join(FLAGS)}`.",
         f"Ends: {dict(sorted(ends.items()))}.",

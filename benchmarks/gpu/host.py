@@ -436,7 +436,7 @@ def lines(found: Sequence[Any], about: dict[str, Any], steps: int, repeats: int)
     return [
         "# Host time of a step of the torch backend",
         "",
-        *facts.said(about),
+        *facts.fact_lines(about),
         f"* {repeats} repeats of {steps} steps: first quartiles, and the least of the repeats",
         "",
         *(line.strip() for line in (__doc__ or "").splitlines()[4:]),

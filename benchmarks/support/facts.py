@@ -76,7 +76,7 @@ def shown(command: Sequence[str]) -> str:
     return re.sub(r"(127\.0\.0\.1:|--port )\d+", r"\1PORT", text)
 
 
-def said(facts: Mapping[str, Any]) -> list[str]:
+def fact_lines(facts: Mapping[str, Any]) -> list[str]:
     """The facts as lines of a Markdown list."""
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     return [

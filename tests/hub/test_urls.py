@@ -70,7 +70,7 @@ def test_a_server_without_ranges_begins_anew(hub: FakeHub, url: str) -> None:
 
 def test_what_is_no_gguf_file_is_not_kept(hub: FakeHub, url: str) -> None:
     hub.fault("hub:", status=200, body=b"<html>please log in</html>")
-    with pytest.raises(PenstockError, match="not a GGUF file: it begins with b'<html>please"):
+    with pytest.raises(PenstockError, match="not a GGUF file: it begins with `<html>please"):
         locate(url)
     assert "m-Q4_0.gguf" not in stored(url)
 

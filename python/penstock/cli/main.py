@@ -32,6 +32,24 @@ Examples:
   penstock serve model.gguf --max-model-len 8k --api-key KEY
   penstock serve smollm2 --kv-tier ram:4GiB --replicas 2
 """
+OTHER_COMMANDS = {
+    "run": "penstock chat MODEL",
+    "list": "penstock models",
+    "ls": "penstock models",
+    "rm": "penstock models rm NAME",
+    "show": "penstock model show MODEL",
+    "ps": "penstock top URL",
+    "search": "penstock models aliases",
+    "download": "penstock pull MODEL",
+    "start": "penstock serve MODEL",
+    "server": "penstock serve MODEL",
+    "api_server": "penstock serve MODEL",
+    "launch": "penstock serve MODEL",
+    "router": "penstock gateway",
+    "benchmark": "penstock bench",
+    "help": "penstock --help",
+}
+"""Commands of Ollama, vLLM, SGLang and others, with those that do the same here."""
 TOOLS = "penstock.commands"
 """Entry point group of the commands. Each entry point names a module that implements `Tool`."""
 
@@ -74,10 +92,21 @@ def parser() -> Parser:
     top.add_argument(
         "-V", "--version", action="version", version=shown, help="show the version, and exit"
     )
+    top.elsewhere = _other_command
     commands = top.add_subparsers(metavar="COMMAND")
     for name, group, summary, add in sorted(_commands(), key=lambda one: GROUPS.index(one[1])):
         add(commands.add_parser(name, group=group, help=summary))
     return top
+
+
+def _other_command(word: str) -> str:
+    from penstock.hub import ALIASES
+
+    if word in ALIASES or "/" in word or word.endswith(".gguf"):
+        return f"to talk with a model: `penstock chat {word}`"
+    if word == "stop":
+        return "Ctrl-C, or SIGTERM, stops a server"
+    return f"here it is `{here}`" if (here := OTHER_COMMANDS.get(word)) else ""
 
 
 def _commands() -> Iterator[tuple[str, str, str, Callable[[Parser], None]]]:

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "List the models on this machine and what they take."
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(command=_list)
-    acts = parser.add_subparsers(metavar="ACT")
+    acts = parser.add_subparsers(metavar="ACT", prog="penstock models")
     rm = acts.add_parser("rm", help="remove models from the caches")
     rm.description = (
         "Remove models from the caches. org/repo removes all that is there of the repository, "

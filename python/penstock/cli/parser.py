@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NoReturn
 
 from penstock.cli.help import HelpFormatter
 from penstock.core import did_you_mean as did_you_mean
 
 ELSEWHERE = {
+    "-m": "MODEL",
+    "-p": "PROMPT",
+    "--prompt": "PROMPT",
+    "--model": "MODEL",
+    "-c": "--max-model-len",
+    "-np": "--max-num-seqs",
+    "-b": "--max-num-batched-tokens",
+    "-t": "--threads",
+    "-a": "--served-model-name",
+    "-ngl": "--device cuda",
+    "--n-gpu-layers": "--device cuda",
+    "--gpu-layers": "--device cuda",
     "--ctx-size": "--max-model-len",
     "--context-length": "--max-model-len",
     "--parallel": "--max-num-seqs",
@@ -25,15 +37,23 @@ ELSEWHERE = {
     "--pp-size": "--pipeline-parallel-size",
     "--chat-template-file": "--chat-template",
 }
-"""Flags of llama.cpp's server and of SGLang with those that mean the same here."""
+"""Flags of llama.cpp's server and of SGLang with what means the same here: a flag, or an argument
+by its name in the help.
+"""
 _CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)", re.DOTALL)
 
 
-def _similar(word: str, flags: Sequence[str]) -> str:
-    """A suggestion for a flag that is not known: what it is called here, or one spelled alike."""
+def _similar(word: str, known: Collection[str]) -> str:
+    """A suggestion for a flag that is not in `known`: what it is called here, or one spelled
+    alike.
+    """
     name = word.partition("=")[0]
-    here = ELSEWHERE.get(name)
-    return f"; here it is {here}" if here in flags else did_you_mean(name, flags)
+    here = ELSEWHERE.get(name, "")
+    if here and here.split()[0] in known:
+        return f"; here it is {here}"
+    # Many flags have letters in common with --help.
+    likely = [flag for flag in known if not flag.startswith("--help") or name.startswith("--h")]
+    return did_you_mean(name, likely)
 
 
 class Parser(argparse.ArgumentParser):
@@ -45,6 +65,8 @@ class Parser(argparse.ArgumentParser):
         usual = {"allow_abbrev": False, "formatter_class": HelpFormatter}
         super().__init__(*args, **{**usual, **kwargs})
         self.group = group
+        self.elsewhere: Callable[[str], str] = lambda _: ""
+        """For a command that does not exist: what to run instead, in words; empty if unknown."""
         self._common: Collection[str] = ()
 
     def shorten(self, common: Collection[str], more: str) -> None:
@@ -95,12 +117,24 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         if found := _CHOICE.search(message):
             word, choices = found[1], re.findall(r"[^\s,']+", found[2])
-            message = f"{message}{did_you_mean(word, choices)}"
+            if here := self.elsewhere(word):
+                message = f"no command {word!r}; {here}"
+            else:
+                message = f"{message}{did_you_mean(word, choices)}"
         super().error(message)
 
+    def _get_option_tuples(self, option_string: str) -> Any:
+        """Candidates for `option_string`, without the longer short flags: argparse takes -t for -tp
+        even where abbreviations are off.
+        """
+        name = option_string.partition("=")[0]
+        found = super()._get_option_tuples(option_string)
+        return [one for one in found if one[1] in (name, name[:2])]
+
     def _unknown(self, words: Sequence[str]) -> str:
-        flags = [name for name in self.flags() if name.startswith("--")]
-        named = [f"{word}{_similar(word, flags)}" for word in words if word.startswith("-")]
+        known = [name for name in self.flags() if name.startswith("--")]
+        known += [str(one.metavar) for one in self._actions if not one.option_strings]
+        named = [f"{word}{_similar(word, known)}" for word in words if word.startswith("-")]
         every = "--help-all" if self._common else "--help"
         return f"unknown: {', '.join(named or words)} (`{self.prog} {every}` has all flags)"
 

@@ -149,8 +149,8 @@ class Session:
             )
         if attempt + 1 >= ATTEMPTS:
             raise UnreachableError(
-                f"{failure} ({ATTEMPTS} attempts); check the network, HF_ENDPOINT and the proxy, "
-                "then try again"
+                f"{failure} ({ATTEMPTS} attempts); check the network and the proxy, for a model of "
+                "the hub HF_ENDPOINT too, then try again"
             )
         if seconds is None:
             seconds = PAUSE * 2**attempt * random.uniform(0.75, 1.25)

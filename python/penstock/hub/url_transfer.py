@@ -81,18 +81,20 @@ def _attempt(file: FromUrl, session: Session, progress: Progress, begun: int) ->
             raise _BusyError(answer.status, answer.headers.get("retry-after"))
         at, total = _start(file, answer, begun)
         progress.begin(total - at if total is not None else 0)
+        data = answer.body.read(CHUNK)
+        if at == 0 and data and not data.startswith(MAGIC):
+            raise HubError(
+                f"{address_of(file.url)}: not a GGUF file: it begins with "
+                f"`{shown(data[:16].decode('latin-1'))}`; is the address that of the file itself?"
+            )
         with file.part.open("ab") as out:
             out.truncate(at)
             _remember(file, answer)
-            while data := answer.body.read(CHUNK):
-                if at == 0 and not data.startswith(MAGIC):
-                    raise HubError(
-                        f"{address_of(file.url)}: not a GGUF file: it begins with "
-                        f"{shown(data[:16])}; is the address that of the file itself?"
-                    )
+            while data:
                 out.write(data)
                 at += len(data)
                 progress.add(len(data))
+                data = answer.body.read(CHUNK)
             out.flush()
             os.fsync(out.fileno())
     if total is not None and at < total:

@@ -1,6 +1,7 @@
 //! Errors at start-up and at a reload.
 
 use penstock_fleet::FleetError;
+use penstock_http::bind_remedy;
 use penstock_routing::ProfileError;
 
 /// Why a gateway cannot start.
@@ -12,7 +13,7 @@ pub enum StartError {
     Profile { pool: String, source: ProfileError },
     #[error("pool {pool:?}: {source}")]
     Fleet { pool: String, source: FleetError },
-    #[error("cannot listen on {place}: {source}")]
+    #[error("cannot listen on {place}: {source}; {}", bind_remedy(.source))]
     Bind {
         place: String,
         source: std::io::Error,

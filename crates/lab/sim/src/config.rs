@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use penstock_http::bind_remedy;
 use serde::Deserialize;
 
 use crate::answers::{Answers, LengthDistribution};
@@ -18,10 +19,7 @@ pub enum SimError {
     Config(String),
     #[error("the tokenizer cannot be used: {0}")]
     Text(#[from] penstock_tokenizer::TextError),
-    #[error(
-        "cannot listen on {host}:{port}: {source}; choose another --port or stop the program \
-         that uses it"
-    )]
+    #[error("cannot listen on {host}:{port}: {source}; {}", bind_remedy(.source))]
     Bind {
         host: String,
         port: u16,

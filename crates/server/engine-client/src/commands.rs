@@ -31,7 +31,7 @@ impl Engine {
             Ok(Err(reason)) => Err(lost(&reason)),
             // Not expected: the sender stays in the table of commands until it gets a reply or a
             // failure.
-            Err(_) => Err(lost("the engine was shut down")),
+            Err(_) => Err(lost("the server was stopped")),
         }
     }
 }

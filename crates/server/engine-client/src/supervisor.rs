@@ -47,7 +47,7 @@ impl Supervisor {
     pub(crate) async fn run(self, mut stops: mpsc::Receiver<Stop>) {
         let stop = self.run_engines(&mut stops).await;
         self.shared.state.send_replace(EngineState::Stopped);
-        self.shared.requests.fail_all("the engine was shut down");
+        self.shared.requests.fail_all("the server was stopped");
         drop(self.socket);
         drop(stop.done);
     }
@@ -203,7 +203,7 @@ pub(crate) async fn follow(
             (EngineState::Failed { reason: reason.clone() }, reason)
         }
         _stop = next_stop(&mut stops) => {
-            (EngineState::Stopped, "the engine was shut down".to_owned())
+            (EngineState::Stopped, "the server was stopped".to_owned())
         }
     };
     shared.state.send_replace(state);

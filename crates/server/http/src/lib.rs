@@ -48,7 +48,7 @@ pub use ids::RandomIds;
 pub use keys::{Bearer, Caller, Keys, has_key};
 pub use lifecycle::{run_process, wind_down};
 pub use limits::Limits;
-pub use listener::{Listener, Peer};
+pub use listener::{Listener, Peer, bind_remedy};
 pub use log::{LogFormat, LogLevel, LogSettings, configure_log, flush_log};
 pub use notify::ServiceManager;
 pub use page::{Page, escaped};

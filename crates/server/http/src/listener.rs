@@ -37,6 +37,17 @@ pub(crate) enum Socket {
 #[derive(Debug, Clone, Copy)]
 pub struct Peer(pub Option<SocketAddr>);
 
+/// The remedy for an error of `bind`, for a program with the flags --host and --port.
+#[must_use]
+pub fn bind_remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "choose another --port or stop the program that uses it",
+        io::ErrorKind::AddrNotAvailable => "no interface of this machine has it: correct --host",
+        io::ErrorKind::PermissionDenied => "choose a --port above 1023",
+        _ => "choose another address",
+    }
+}
+
 impl Listener {
     /// Binds a TCP port; 0 chooses a free one. `::` is dual-stack, and falls back to IPv4 if the
     /// kernel has no IPv6.
@@ -138,5 +149,25 @@ struct SocketFile(PathBuf);
 impl Drop for SocketFile {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[tokio::test]
+    async fn a_remedy_fits_its_error() {
+        let taken = Listener::tcp("127.0.0.1", 0, None).await.unwrap();
+        let Kind::Tcp(listener, _) = &taken.kind else {
+            panic!("no TCP");
+        };
+        let port = listener.local_addr().unwrap().port();
+        let twice = Listener::tcp("127.0.0.1", port, None).await.unwrap_err();
+        assert!(bind_remedy(&twice).contains("another --port"));
+        // an address for documentation (RFC 5737), which no interface has
+        let elsewhere = Listener::tcp("192.0.2.1", 0, None).await.unwrap_err();
+        assert!(bind_remedy(&elsewhere).contains("correct --host"));
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_engine_client::{Engine, EngineConfig, EngineError, EngineState, SocketPlace};
-use penstock_http::{Connections, Keys, Listener, Tls, Tracer};
+use penstock_http::{Connections, Keys, Listener, Tls, Tracer, bind_remedy};
 use penstock_wire::Ready;
 
 use crate::app::App;
@@ -30,9 +30,7 @@ pub enum StartError {
     Config(String),
     #[error("cannot start the runtime: {0}")]
     Runtime(std::io::Error),
-    #[error(
-        "cannot listen on {place}: {source}; choose another --port or stop the program that uses it"
-    )]
+    #[error("cannot listen on {place}: {source}; {}", bind_remedy(.source))]
     Bind {
         place: String,
         source: std::io::Error,

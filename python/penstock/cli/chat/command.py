@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import IO, TextIO
 
 from penstock.cli.chat.client import ChatClient
@@ -35,7 +35,8 @@ LAST_BYTES = 4096
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Talk with a model: one that a server at --url has, or MODEL, for which a server is "
-        "started and stopped again. Without a terminal each line of the input is a question."
+        "started and stopped again. With PROMPT it answers that and exits. Without a terminal each "
+        "line of the input is a question."
     )
     commands = textwrap.indent(HELP, "  ", lambda line: line.startswith(("/", " ")))
     parser.epilog = f"In the conversation:\n{commands}"
@@ -45,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         help="as of `penstock serve` (default: smollm2); with --url a name that the server has",
     )
+    parser.add_argument("prompt", metavar="PROMPT", nargs="?", help="one question to answer")
     parser.add_argument("--url", metavar="URL", help="of a server, such as http://127.0.0.1:8000")
     parser.add_argument(
         "--api-key",
@@ -79,6 +81,8 @@ def run(parsed: argparse.Namespace) -> int:
             url, model = opened.enter_context(own_server(model or "smollm2")), None
         client = ChatClient(url, parsed.api_key or api_key(), model, settings)
         talk = Conversation(client, parsed.system)
+        if parsed.prompt is not None:
+            return from_pipe(talk, [parsed.prompt], sys.stdout)
         if sys.stdin.isatty() and sys.stdout.isatty():
             # Not for other commands: the import of readline writes to some terminals.
             from penstock.cli.chat.terminal import Terminal
@@ -143,8 +147,8 @@ def last_line(log: IO[bytes]) -> str:
     return lines[-1].removeprefix("penstock: error: ") if lines else ""
 
 
-def from_pipe(talk: Conversation, lines: TextIO, out: TextIO) -> int:
-    """Answer each line of a pipe; returns the exit status, 1 if one could not be answered."""
+def from_pipe(talk: Conversation, lines: Iterable[str], out: TextIO) -> int:
+    """Answer each of `lines`; returns the exit status, 1 if one could not be answered."""
     show = printable if out.isatty() else str
     commands = Commands(talk, lambda text: print(show(text), file=out), at_terminal=False)
     status = 0

@@ -54,7 +54,10 @@ class Commands:
             "/clear": self._clear,
             "/reset": self._clear,
             "/help": lambda _rest: self._show(HELP),
+            "/?": lambda _rest: self._show(HELP),
             "/exit": self._exit,
+            "/quit": self._exit,
+            "/bye": self._exit,
         }
 
     def knows(self, line: str) -> bool:
@@ -101,7 +104,8 @@ class Commands:
             client.model = name
             self._confirm(f"{name} answers from here on")
         else:
-            raise ChatError(f"no model {name}{did_you_mean(name, models)} (/model lists them)")
+            known = shortened(", ".join(map(printable, models)), 200)
+            raise ChatError(f"no model {name}{did_you_mean(name, models)}; the server has {known}")
 
     def _system(self, text: str) -> None:
         if not text:

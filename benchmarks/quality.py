@@ -1,0 +1,242 @@
+"""How far the next token's distribution of servers is from float32 of the same weights.
+
+    python benchmarks/quality.py REFERENCE.json --server penstock llama-q4_0 vllm
+
+REFERENCE.json is from quality_reference.py. Servers are started as by `penstock bench compare`,
+one after the other. Each gets the reference's token ids; for each position the script reads the
+log-probability of the text's token and of the ten tokens that are likeliest in float32. Penstock
+and vLLM give them for a whole prompt (`prompt_logprobs`), llama.cpp for one token after each
+prefix.
+
+Results: perplexity of the text; Kullback-Leibler divergence from the reference, in nats, of the ten
+tokens and all others as one (a lower bound of the whole divergence); how often the likeliest token
+is the same. A token that is not among those that a server names has the least of their
+log-probabilities, which is too high; their share is in the result.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.support.facts import fact_lines, gather, parser, stem, table, write  # noqa: E402
+from penstock.config.machine import free_port  # noqa: E402
+from penstock_lab.bench.compare.recipe import Values  # noqa: E402
+from penstock_lab.bench.compare.server_under_test import ServerUnderTest  # noqa: E402
+from penstock_lab.bench.compare.servers import Entry, parse_servers  # noqa: E402
+
+NAMED = 20
+"""Alternatives that Penstock and vLLM give for a token of the prompt."""
+LLAMA_NAMED = 1000
+PATIENCE_S = 600.0
+Distribution = Mapping[int, float]
+"""Log-probabilities by token id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A piece of text, and its next tokens in float32."""
+
+    ids: Sequence[int]
+    actual: Sequence[float]
+    """Log-probability of each token but the first."""
+    likeliest: Sequence[Sequence[int]]
+    logprobs: Sequence[Sequence[float]]
+
+
+@dataclass(slots=True)
+class Sums:
+    """Results of the positions so far."""
+
+    positions: int = 0
+    surprise: float = 0.0
+    divergences: list[float] | None = None
+    same: int = 0
+    wanted: int = 0
+    missing: int = 0
+
+    def add(self, window: Window, at: int, found: Distribution) -> None:
+        """Add position `at` of `window`: the distribution of token `at` + 1."""
+        least = min(found.values())
+
+        def logprob(token: int) -> float:
+            self.wanted += 1
+            self.missing += token not in found
+            return found.get(token, least)
+
+        mine = [logprob(token) for token in window.likeliest[at]]
+        self.positions += 1
+        self.surprise -= logprob(window.ids[at + 1])
+        self.same += max(found, key=lambda token: found[token]) == window.likeliest[at][0]
+        self.divergences = self.divergences or []
+        self.divergences.append(divergence(window.logprobs[at], mine))
+
+
+def divergence(reference: Sequence[float], found: Sequence[float]) -> float:
+    """Kullback-Leibler divergence in nats of some outcomes, and of all others as one, from their
+    log-probabilities.
+    """
+    p, q = [math.exp(each) for each in reference], [math.exp(each) for each in found]
+    named = sum(each * (a - b) for each, a, b in zip(p, reference, found, strict=True))
+    rest, other = max(1.0 - sum(p), 1e-12), max(1.0 - sum(q), 1e-12)
+    return named + rest * math.log(rest / other)
+
+
+def ask(url: str, path: str, body: Mapping[str, object]) -> Any:
+    request = urllib.request.Request(
+        url + path, json.dumps(body).encode(), {"content-type": "application/json"}
+    )
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with direct.open(request, timeout=PATIENCE_S) as answer:
+        return json.load(answer)
+
+
+def of_prompt(url: str, model: str, window: Window) -> Iterator[Distribution]:
+    """Distributions by `prompt_logprobs`, as Penstock and vLLM have it."""
+    body = {
+        "model": model,
+        "prompt": list(window.ids),
+        "max_tokens": 1,
+        "prompt_logprobs": NAMED,
+    }
+    answer = ask(url, "/v1/completions", body)
+    for each in answer["choices"][0]["prompt_logprobs"][1:]:
+        yield {int(token): value["logprob"] for token, value in each.items()}
+
+
+def of_prefixes(url: str, window: Window) -> Iterator[Distribution]:
+    """Distributions after each prefix, as llama.cpp gives them. Its prefix cache computes each
+    token once.
+    """
+    for end in range(1, len(window.ids)):
+        body = {
+            "prompt": list(window.ids[:end]),
+            "n_predict": 1,
+            "n_probs": LLAMA_NAMED,
+            "cache_prompt": True,
+            "temperature": 0.0,
+        }
+        first = ask(url, "/completion", body)["completion_probabilities"][0]
+        yield {each["id"]: each["logprob"] for each in first["top_logprobs"]}
+
+
+def measured(server: ServerUnderTest, windows: Sequence[Window]) -> dict[str, Any]:
+    sums = Sums()
+    is_llama = server.name.startswith("llama")
+    model = "" if is_llama else models(server.url)
+    for number, window in enumerate(windows, 1):
+        found = (
+            of_prefixes(server.url, window) if is_llama else of_prompt(server.url, model, window)
+        )
+        for at, each in enumerate(found):
+            sums.add(window, at, each)
+        print(f"{server.name}: window {number} of {len(windows)}", flush=True)
+    found_divergences = sums.divergences or [math.nan]
+    return {
+        "perplexity": math.exp(sums.surprise / sums.positions),
+        "divergence_mean": statistics.fmean(found_divergences),
+        "divergence_p99": statistics.quantiles(found_divergences, n=100)[-1],
+        "same_likeliest": sums.same / sums.positions,
+        "positions": sums.positions,
+        "missing_share": sums.missing / sums.wanted,
+        **server.facts(),
+    }
+
+
+def models(url: str) -> str:
+    """The name of the only model."""
+    with urllib.request.urlopen(f"{url}/v1/models", timeout=PATIENCE_S) as answer:
+        return str(json.load(answer)["data"][0]["id"])
+
+
+def started(entry: Entry, model: str, peers: Path, logs: Path) -> ServerUnderTest:
+    here = entry.recipe.here if entry.recipe else Path()
+    cpus = sorted(os.sched_getaffinity(0))
+    penstock = str(Path(sys.executable).with_name("penstock"))
+    values = Values(free_port(), cpus, model, peers, penstock, here)
+    server = ServerUnderTest(entry, values, logs)
+    server.start(PATIENCE_S)
+    return server
+
+
+def main() -> None:
+    made = parser(__doc__)
+    made.add_argument("reference", type=Path)
+    made.add_argument("--server", nargs="+", default=["penstock"], help="as of bench compare")
+    made.add_argument("--windows", type=int, help="default: all of the reference")
+    parsed = made.parse_args()
+    peers = parsed.peers.expanduser()
+    reference = json.loads(parsed.reference.read_text())
+    members = ("ids", "actual", "likeliest", "logprobs")
+    windows = [
+        Window(**{name: row[name] for name in members})
+        for row in reference["windows"][: parsed.windows]
+    ]
+    exact = math.exp(-statistics.fmean(each for window in windows for each in window.actual))
+    results: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as logs:
+        for entry in parse_servers(parsed.server, (), (), ROOT / "benchmarks/peers/recipes"):
+            server = started(entry, parsed.model, peers, Path(logs))
+            try:
+                results[server.name] = measured(server, windows)
+            finally:
+                server.end()
+    facts = gather(peers, (), sys.argv)
+    about = {name: reference[name] for name in ("model", "text", "text_sha256", "versions")}
+    write(
+        stem("quality", parsed.results),
+        report(facts, about, exact, results),
+        {"facts": facts, "reference": {**about, "perplexity": exact}, "servers": results},
+    )
+
+
+def report(
+    facts: Mapping[str, Any],
+    about: Mapping[str, Any],
+    exact: float,
+    results: Mapping[str, Mapping[str, Any]],
+) -> list[str]:
+    rows = [("transformers, float32", f"{exact:.3f}", "0", "0", "100 %")]
+    rows += [
+        (
+            f"{name}: {found['note']}",
+            f"{found['perplexity']:.3f}",
+            f"{found['divergence_mean']:.5f}",
+            f"{found['divergence_p99']:.4f}",
+            f"{found['same_likeliest'] * 100:.1f} %",
+        )
+        for name, found in results.items()
+    ]
+    positions = next(iter(results.values()))["positions"]
+    versions = ", ".join(f"{name} {found['version']}" for name, found in results.items())
+    missing = max(found["missing_share"] for found in results.values())
+    reference = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    text = f"{positions:,} positions of {about['text']}, SHA-256 {about['text_sha256'][:12]}..."
+    bound = f"at most {missing:.2%} of the values were below those that a server names"
+    columns = ("server", "perplexity", "KL mean, nats", "KL P99", "same likeliest token")
+    return [
+        "# Quality: the next token's distribution beside float32 of the same weights",
+        "",
+        *fact_lines(facts),
+        f"* servers: {versions}",
+        f"* reference: {about['model']} in float32 ({reference}); {text}",
+        f"* KL: of the ten likeliest tokens and all others as one; {bound}",
+        "",
+        *table(columns, rows),
+    ]
+
+
+if __name__ == "__main__":
+    main()
