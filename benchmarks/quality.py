@@ -1,12 +1,12 @@
-"""How far the next token's distribution of servers is from float32 of the same weights.
+"""How far the next token's distribution is from float32 of the same weights.
 
-    python benchmarks/quality.py REFERENCE.json --server penstock llama-q4_0 vllm
+    python benchmarks/quality.py REFERENCE.json [--server llama-q4_0 llama-q4_1 vllm]
 
-REFERENCE.json is from quality_reference.py. Servers are started as by `penstock bench compare`,
-one after the other. Each gets the reference's token ids; for each position the script reads the
-log-probability of the text's token and of the ten tokens that are likeliest in float32. Penstock
-and vLLM give them for a whole prompt (`prompt_logprobs`), llama.cpp for one token after each
-prefix.
+REFERENCE.json is from quality_reference.py. Penstock computes in this process (`penstock.LLM`);
+servers are started as by `penstock bench compare`, one after the other. Each gets the reference's
+token ids; for each position the script reads the log-probability of the text's token and of the ten
+tokens that are likeliest in float32. Penstock and vLLM give them for a whole prompt, llama.cpp for
+one token after each prefix.
 
 Results: perplexity of the text; Kullback-Leibler divergence from the reference, in nats, of the ten
 tokens and all others as one (a lower bound of the whole divergence); how often the likeliest token
@@ -24,7 +24,7 @@ import sys
 import tempfile
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.support.facts import fact_lines, gather, parser, stem, table, write  # noqa: E402
+from benchmarks.support.servers import HERE  # noqa: E402
+from penstock import LLM, SamplingParams, __version__  # noqa: E402
 from penstock.config.machine import free_port  # noqa: E402
 from penstock_lab.bench.compare.recipe import Values  # noqa: E402
 from penstock_lab.bench.compare.server_under_test import ServerUnderTest  # noqa: E402
@@ -62,7 +64,7 @@ class Sums:
 
     positions: int = 0
     surprise: float = 0.0
-    divergences: list[float] | None = None
+    divergences: list[float] = field(default_factory=list)
     same: int = 0
     wanted: int = 0
     missing: int = 0
@@ -80,7 +82,6 @@ class Sums:
         self.positions += 1
         self.surprise -= logprob(window.ids[at + 1])
         self.same += max(found, key=lambda token: found[token]) == window.likeliest[at][0]
-        self.divergences = self.divergences or []
         self.divergences.append(divergence(window.logprobs[at], mine))
 
 
@@ -103,17 +104,34 @@ def ask(url: str, path: str, body: Mapping[str, object]) -> Any:
         return json.load(answer)
 
 
+def here(model: str, windows: Sequence[Window]) -> Iterator[Iterator[Distribution]]:
+    """Distributions of Penstock in this process, by window."""
+    llm = LLM(model)
+    params = SamplingParams(max_tokens=1, prompt_logprobs=NAMED)
+    try:
+        for window in windows:
+            [answer] = llm.generate([list(window.ids)], params, use_tqdm=False)
+            found = (answer.prompt_logprobs or [])[1:]
+            yield ({token: one.logprob for token, one in (each or {}).items()} for each in found)
+    finally:
+        llm.close()
+
+
 def of_prompt(url: str, model: str, window: Window) -> Iterator[Distribution]:
-    """Distributions by `prompt_logprobs`, as Penstock and vLLM have it."""
+    """Distributions from an echo of the prompt, as Penstock and vLLM give it."""
     body = {
         "model": model,
         "prompt": list(window.ids),
         "max_tokens": 1,
-        "prompt_logprobs": NAMED,
+        "echo": True,
+        "logprobs": NAMED,
+        "return_tokens_as_token_ids": True,
     }
-    answer = ask(url, "/v1/completions", body)
-    for each in answer["choices"][0]["prompt_logprobs"][1:]:
-        yield {int(token): value["logprob"] for token, value in each.items()}
+    found = ask(url, "/v1/completions", body)["choices"][0]["logprobs"]
+    each = zip(found["tokens"], found["token_logprobs"], found["top_logprobs"], strict=True)
+    for token, logprob, top in list(each)[1 : len(window.ids)]:
+        named = {**top, token: logprob}
+        yield {int(name.removeprefix("token_id:")): value for name, value in named.items()}
 
 
 def of_prefixes(url: str, window: Window) -> Iterator[Distribution]:
@@ -132,30 +150,36 @@ def of_prefixes(url: str, window: Window) -> Iterator[Distribution]:
         yield {each["id"]: each["logprob"] for each in first["top_logprobs"]}
 
 
-def measured(server: ServerUnderTest, windows: Sequence[Window]) -> dict[str, Any]:
-    sums = Sums()
+def elsewhere(
+    server: ServerUnderTest, windows: Sequence[Window]
+) -> Iterator[Iterator[Distribution]]:
+    """Distributions of a server, by window."""
     is_llama = server.name.startswith("llama")
-    model = "" if is_llama else models(server.url)
-    for number, window in enumerate(windows, 1):
-        found = (
-            of_prefixes(server.url, window) if is_llama else of_prompt(server.url, model, window)
-        )
-        for at, each in enumerate(found):
+    model = "" if is_llama else only_model(server.url)
+    for window in windows:
+        url = server.url
+        yield of_prefixes(url, window) if is_llama else of_prompt(url, model, window)
+
+
+def measured(
+    name: str, windows: Sequence[Window], found: Iterator[Iterator[Distribution]]
+) -> dict[str, Any]:
+    sums = Sums()
+    for number, (window, distributions) in enumerate(zip(windows, found, strict=True), 1):
+        for at, each in enumerate(distributions):
             sums.add(window, at, each)
-        print(f"{server.name}: window {number} of {len(windows)}", flush=True)
-    found_divergences = sums.divergences or [math.nan]
+        print(f"{name}: window {number} of {len(windows)}", flush=True)
     return {
         "perplexity": math.exp(sums.surprise / sums.positions),
-        "divergence_mean": statistics.fmean(found_divergences),
-        "divergence_p99": statistics.quantiles(found_divergences, n=100)[-1],
+        "divergence_mean": statistics.fmean(sums.divergences),
+        "divergence_p99": statistics.quantiles(sums.divergences, n=100)[-1],
         "same_likeliest": sums.same / sums.positions,
         "positions": sums.positions,
         "missing_share": sums.missing / sums.wanted,
-        **server.facts(),
     }
 
 
-def models(url: str) -> str:
+def only_model(url: str) -> str:
     """The name of the only model."""
     with urllib.request.urlopen(f"{url}/v1/models", timeout=PATIENCE_S) as answer:
         return str(json.load(answer)["data"][0]["id"])
@@ -164,8 +188,7 @@ def models(url: str) -> str:
 def started(entry: Entry, model: str, peers: Path, logs: Path) -> ServerUnderTest:
     here = entry.recipe.here if entry.recipe else Path()
     cpus = sorted(os.sched_getaffinity(0))
-    penstock = str(Path(sys.executable).with_name("penstock"))
-    values = Values(free_port(), cpus, model, peers, penstock, here)
+    values = Values(free_port(), cpus, model, peers, list(HERE), here)
     server = ServerUnderTest(entry, values, logs)
     server.start(PATIENCE_S)
     return server
@@ -174,7 +197,7 @@ def started(entry: Entry, model: str, peers: Path, logs: Path) -> ServerUnderTes
 def main() -> None:
     made = parser(__doc__)
     made.add_argument("reference", type=Path)
-    made.add_argument("--server", nargs="+", default=["penstock"], help="as of bench compare")
+    made.add_argument("--server", nargs="+", default=[], help="as of bench compare")
     made.add_argument("--windows", type=int, help="default: all of the reference")
     parsed = made.parse_args()
     peers = parsed.peers.expanduser()
@@ -185,12 +208,15 @@ def main() -> None:
         for row in reference["windows"][: parsed.windows]
     ]
     exact = math.exp(-statistics.fmean(each for window in windows for each in window.actual))
-    results: dict[str, Any] = {}
+    own = {"version": __version__, "note": "4-bit weights (Q4_1), int8 activations, bf16 KV"}
+    found = measured("penstock", windows, here(parsed.model, windows))
+    results: dict[str, Any] = {"penstock": {**found, **own}}
     with tempfile.TemporaryDirectory() as logs:
         for entry in parse_servers(parsed.server, (), (), ROOT / "benchmarks/peers/recipes"):
             server = started(entry, parsed.model, peers, Path(logs))
             try:
-                results[server.name] = measured(server, windows)
+                found = measured(server.name, windows, elsewhere(server, windows))
+                results[server.name] = {**found, **server.facts()}
             finally:
                 server.end()
     facts = gather(peers, (), sys.argv)

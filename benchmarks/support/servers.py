@@ -12,8 +12,9 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from penstock.config.machine import free_port
 from penstock_lab.bench.compare.processes import ProcessTree, uninterrupted
-from penstock_lab.bench.compare.server_under_test import answers, free_port
+from penstock_lab.bench.compare.server_under_test import answers
 
 HERE = (sys.executable, "-P", "-m", "penstock")
 """Command of the Penstock that these scripts import."""
