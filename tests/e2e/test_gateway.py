@@ -13,6 +13,7 @@ import os
 import re
 import resource
 import signal
+import socket
 import subprocess
 import sys
 from collections import Counter
@@ -302,6 +303,29 @@ def test_wrong_settings_are_named(flags: list[str], wanted: str) -> None:
     assert done.returncode in (1, 2)
     assert wanted in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_client_that_leaves_before_the_answer_is_counted_and_logged() -> None:
+    body = json.dumps({"prompt": "t1", "max_tokens": 6000, "ignore_eos": True})
+    head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+    with (
+        Sim() as sim,
+        Gateway("--backend", sim.url, "--access-log") as gateway,
+        gateway.client() as client,
+        sim.client() as replica,
+    ):
+        eventually(lambda: client.get("/ready").status_code == 200, "a replica")
+        host, _, port = gateway.url.removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(port))) as leaving:
+            leaving.sendall((head + body).encode())
+            running = re.compile(r"^vllm:num_requests_running\{.*\} 1", re.MULTILINE)
+            eventually(lambda: running.search(replica.get("/metrics").text), "a request")
+        [line] = gateway.lines("POST /v1/completions 499", least=1)
+        assert line.endswith(" s, client left"), line
+        page = client.get("/metrics").text
+        assert ',pool="default",outcome="client_gone"} 1' in page
+        assert 'penstock:http_responses_total{code="499"} 1' in page
+        assert "GET /ready" not in gateway.text(), "probes are not in the access log"
 
 
 def test_a_file_has_pools_models_and_profiles(tmp_path: Path) -> None:

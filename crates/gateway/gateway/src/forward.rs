@@ -9,6 +9,7 @@ use axum::http::Request;
 use axum::response::Response;
 use penstock_api_http::Failure;
 use penstock_api_types::ApiError;
+use penstock_fleet::Outcome;
 
 use crate::attempt::{Answer, AttemptError};
 use crate::call::ProxiedRequest;
@@ -19,6 +20,7 @@ use crate::gateway::{Gateway, Place};
 use crate::headers::{name_replica, to_client};
 use crate::hedge::attempt_hedged;
 use crate::models::Destination;
+use crate::pool::Pool;
 use crate::relay::ResponseBody;
 
 /// Handles a proxied request: admits, reads and routes it, and tries replicas until one responds.
@@ -43,6 +45,37 @@ async fn answered(gateway: &Arc<Gateway>, request: Request<Body>) -> Result<Resp
         call.rename(renamed);
     }
     call.tokenize(&destination.pool).await;
+    let mut departure = Departure {
+        gateway,
+        pool: Some(destination.pool.clone()),
+    };
+    let answer = in_turn(gateway, call, destination, (place, arrived)).await;
+    departure.pool = None;
+    answer
+}
+
+/// Counts a request whose client leaves before there is a response.
+struct Departure<'a> {
+    gateway: &'a Gateway,
+    /// `None`: there is a response.
+    pool: Option<Arc<Pool>>,
+}
+
+impl Drop for Departure<'_> {
+    fn drop(&mut self) {
+        if let Some(pool) = &self.pool {
+            self.gateway.metrics.ended(&pool.name, Outcome::ClientGone);
+        }
+    }
+}
+
+/// Waits for the request's turn, and tries replicas.
+async fn in_turn(
+    gateway: &Arc<Gateway>,
+    mut call: ProxiedRequest,
+    destination: Destination,
+    (place, arrived): (Place, Instant),
+) -> Result<Response, Failure> {
     let model = destination.renamed.as_deref().or(call.asked.as_deref());
     let model = model.unwrap_or_default();
     let class = gateway.class(call.headers(), call.caller.as_deref(), &destination);

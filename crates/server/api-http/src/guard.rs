@@ -11,8 +11,8 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use penstock_api_types::ApiError;
 use penstock_http::{
-    Bearer, Caller, Exchange, KeyPermit, Keys, OpenSpan, RandomIds, RateLimited, RequestCounts,
-    TraceContext, Tracer, has_key, is_below, request_id, with_request_id,
+    Bearer, Caller, Exchange, ExchangeEnd, KeyPermit, Keys, OpenSpan, RandomIds, RateLimited,
+    RequestCounts, TraceContext, Tracer, has_key, is_below, request_id, with_request_id,
 };
 use penstock_page::is_public;
 use tracing::{Instrument, debug_span};
@@ -40,7 +40,7 @@ pub struct Guard {
     pub allowed_origins: Vec<String>,
     /// Whether the web page is served; its files need no key.
     pub page: bool,
-    /// Log one line per completed request.
+    /// Log one line for each request that is no probe or scrape.
     pub access_log: bool,
     /// Metrics of requests by handler, failed ones included.
     pub counts: Arc<RequestCounts>,
@@ -49,6 +49,10 @@ pub struct Guard {
     pub tracer: Option<Tracer>,
 }
 
+/// Status in the log and the metrics of a request whose client left before the response, as in
+/// nginx.
+const CLIENT_LEFT: u16 = 499;
+
 /// How the log identifies a request.
 struct RequestNames {
     id: String,
@@ -56,8 +60,19 @@ struct RequestNames {
     trace_id: Option<String>,
     /// The path, truncated.
     path: String,
-    /// `None`: the access log is off.
+    /// `None`: the request is not logged.
     record: Option<AccessRecord>,
+}
+
+/// A request, which is counted and logged once, at the end of its response. A drop before that is
+/// the end, too: the client has left.
+struct Observation {
+    guard: Arc<Guard>,
+    exchange: Exchange,
+    names: RequestNames,
+    permit: Option<CallerPermit>,
+    trace: Option<OpenSpan>,
+    ended: bool,
 }
 
 /// Middleware for [`axum::middleware::from_fn_with_state`]. Assigns a request id, rejects requests
@@ -84,22 +99,33 @@ pub async fn guarded(
         if let Some(trace) = &trace {
             request.extensions_mut().insert(trace.parent());
         }
-        let record = guard.access_log.then(AccessRecord::default);
+        let is_logged = guard.access_log && !OPEN.contains(&path.as_str());
+        let record = is_logged.then(AccessRecord::default);
         if let Some(record) = &record {
             request.extensions_mut().insert(record.clone());
         }
         let context = trace.as_ref().map(OpenSpan::context).or(client.as_ref());
         let trace_id = context.map(TraceContext::trace_hex);
         let span = debug_span!("request", message = %id, request_id = id);
-        let checking = checked(&guard, request, next).instrument(span);
-        let (response, permit) = checking.await;
         let names = RequestNames {
             id,
             trace_id,
             path,
             record,
         };
-        observed(guard, exchange, response, names, (permit, trace))
+        let mut observation = Observation {
+            guard: guard.clone(),
+            exchange,
+            names,
+            permit: None,
+            trace,
+            ended: false,
+        };
+        let permit = &mut observation.permit;
+        let response = checked(&guard, request, next, permit)
+            .instrument(span)
+            .await;
+        observation.observe(response)
     })
     .await
 }
@@ -114,28 +140,28 @@ fn describe(span: &mut OpenSpan, exchange: &Exchange, path: &str, id: &str) {
     span.set("gen_ai.request.id", id);
 }
 
-/// Runs the checks and then the endpoint. Returns the response and a permit to hold until the
-/// response has ended.
+/// Runs the checks and then the endpoint. Sets the permit to hold until the response has ended.
 async fn checked(
     guard: &Guard,
     mut request: Request<Body>,
     next: Next,
-) -> (Response, Option<CallerPermit>) {
+    permit: &mut Option<CallerPermit>,
+) -> Response {
     let origins = &guard.allowed_origins;
     if let Some(response) = cors::preflight(origins, &request) {
-        return (response, None);
+        return response;
     }
     let origin = cors::allowed_origin(origins, request.headers());
     let anthropic = anthropic::is_here(request.uri().path()).then(|| request_id(&request));
-    let admitted = guard.admit(&request);
-    let (mut response, permit) = match admitted {
-        Ok(permit) => {
-            if let Some(permit) = &permit {
-                request.extensions_mut().insert(permit.caller.clone());
+    let mut response = match guard.admit(&request) {
+        Ok(admitted) => {
+            if let Some(admitted) = &admitted {
+                request.extensions_mut().insert(admitted.caller.clone());
             }
-            (next.run(request).await, permit)
+            *permit = admitted;
+            next.run(request).await
         }
-        Err(error) => (Failure(error).into_response(), None),
+        Err(error) => Failure(error).into_response(),
     };
     if let Some(request_id) = anthropic {
         anthropic::in_own_form(&mut response, &request_id);
@@ -143,7 +169,7 @@ async fn checked(
     if let Some(origin) = origin {
         cors::allow(response.headers_mut(), origin);
     }
-    (response, permit)
+    response
 }
 
 impl Guard {
@@ -199,30 +225,29 @@ fn may_cost(method: &Method, path: &str) -> bool {
     *method == Method::POST || (is_below(path, "/v1") && !is_below(path, "/v1/models"))
 }
 
-/// Logs a rejection at once, and counts the request when its response has ended.
-fn observed(
-    guard: Arc<Guard>,
-    exchange: Exchange,
-    response: Response,
-    names: RequestNames,
-    (permit, mut trace): (Option<CallerPermit>, Option<OpenSpan>),
-) -> Response {
-    let RequestNames {
-        id,
-        trace_id,
-        path,
-        record,
-    } = names;
-    let (method, peer) = (exchange.method, exchange.peer);
-    // Probes repeat, so their failures are not logged.
-    let refusal = response.extensions().get::<ApiError>();
-    if let Some(error) = refusal.filter(|_| !OPEN.contains(&path.as_str())) {
-        log_refusal(&id, trace_id.as_deref(), method, &path, error);
+impl Observation {
+    /// Logs a rejection at once, and counts the request when its response has ended.
+    fn observe(mut self, response: Response) -> Response {
+        let (names, method) = (&self.names, self.exchange.method);
+        // Probes repeat, so their failures are not logged.
+        let refusal = response.extensions().get::<ApiError>();
+        if let Some(error) = refusal.filter(|_| !OPEN.contains(&names.path.as_str())) {
+            log_refusal(
+                &names.id,
+                names.trace_id.as_deref(),
+                method,
+                &names.path,
+                error,
+            );
+        }
+        let exchange = self.exchange.clone();
+        exchange.observe(response, move |end| self.end(&end))
     }
-    let ended = exchange.clone();
-    exchange.observe(response, move |end| {
-        guard.counts.count(ended, &end);
-        if let Some(trace) = &mut trace {
+
+    fn end(&mut self, end: &ExchangeEnd) {
+        self.ended = true;
+        self.guard.counts.count(&self.exchange, end);
+        if let Some(trace) = &mut self.trace {
             trace.set("http.response.status_code", end.status);
             match end.complete {
                 true if end.status < 500 => {}
@@ -230,24 +255,41 @@ fn observed(
                 false => trace.fail("incomplete"),
             }
         }
-        if let Some(record) = &record {
-            let client = peer.map_or("unix".to_owned(), |peer| peer.to_string());
-            let line = AccessLine {
-                id: &id,
-                client: &client,
-                method,
-                path: &path,
-                key: permit.as_ref().map(|permit| permit.caller.name.as_str()),
-                status: end.status,
-                bytes: Some(end.bytes),
-                duration: end.duration,
-                complete: end.complete,
-                trace_id: trace_id.as_deref(),
-            };
-            log_access(&line, &record.facts());
+        let Some(record) = &self.names.record else {
+            return;
+        };
+        let peer = self.exchange.peer;
+        let client = peer.map_or("unix".to_owned(), |peer| peer.to_string());
+        let line = AccessLine {
+            id: &self.names.id,
+            client: &client,
+            method: self.exchange.method,
+            path: &self.names.path,
+            key: self
+                .permit
+                .as_ref()
+                .map(|permit| permit.caller.name.as_str()),
+            status: end.status,
+            bytes: Some(end.bytes),
+            duration: end.duration,
+            complete: end.complete,
+            trace_id: self.names.trace_id.as_deref(),
+        };
+        log_access(&line, &record.facts());
+    }
+}
+
+impl Drop for Observation {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.end(&ExchangeEnd {
+                status: CLIENT_LEFT,
+                duration: self.exchange.arrived.elapsed(),
+                bytes: 0,
+                complete: false,
+            });
         }
-        drop(permit);
-    })
+    }
 }
 
 fn check_key(guard: &Guard, request: &Request<Body>) -> Result<Bearer, ApiError> {

@@ -37,15 +37,15 @@ const LEFT_OUT: [&str; 7] = [
 ];
 
 impl RequestCounts {
-    /// Counts a completed exchange.
-    pub fn count(&self, exchange: Exchange, end: &ExchangeEnd) {
+    /// Counts an exchange that has ended.
+    pub fn count(&self, exchange: &Exchange, end: &ExchangeEnd) {
         if LEFT_OUT.contains(&exchange.handler.as_str()) {
             return;
         }
         let mut codes = self.codes.lock().unwrap_or_else(PoisonError::into_inner);
         *codes.entry(end.status).or_default() += 1;
         drop(codes);
-        let labels = (exchange.handler, exchange.method, end.status / 100);
+        let labels = (exchange.handler.clone(), exchange.method, end.status / 100);
         let mut series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
         let histogram = series
             .entry(labels)
@@ -116,7 +116,7 @@ mod tests {
                 bytes: 1,
                 complete: true,
             };
-            counts.count(exchange, &end);
+            counts.count(&exchange, &end);
         }
         let mut out = String::new();
         counts.render(&mut out);
