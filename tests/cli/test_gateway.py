@@ -89,7 +89,8 @@ pools:
     [
         ("", "", 7, "unknown field `wait`"),
         (", wait: 3", "", 10, "invalid type: string"),
-        ("port: 1", "prot: 1", 2, "unknown field `prot`"),
+        ("port: 1", "prot: 1", 2, "unknown field `prot`; did you mean port?"),
+        ("pools:", "pols:", 3, "unknown field `pols`; did you mean pools?"),
         ("port: 1", "port: 99999", 2, "invalid value"),
         ("pools:", "pools: [\n", 5, "not YAML"),
         ("file: list", "flie: list", 8, "pool 2: one of backends"),

@@ -13,7 +13,7 @@ from typing import cast
 
 from penstock import __version__
 from penstock.cli.descriptors import raise_descriptors
-from penstock.cli.gateway_file import check
+from penstock.cli.gateway_file import UNKNOWN_FIELD, check
 from penstock.cli.gateway_flags import add_arguments
 from penstock.cli.gateway_kubernetes import (
     RESOURCES,
@@ -80,7 +80,7 @@ def settings(
     if pool is not None:
         found["pools"] = [pool]
     if "pools" not in found:
-        raise WrongSettingError("replicas are missing: --backend http://HOST:PORT, or --config")
+        raise _without_replicas(parsed, found)
     limits = found.setdefault("limits", {})
     if isinstance(limits, dict):
         limits.setdefault("max_connections", connections)
@@ -96,6 +96,18 @@ def settings(
     found["version"] = __version__
     found["notify_socket"] = notify_socket()
     return found
+
+
+def _without_replicas(parsed: argparse.Namespace, found: Mapping[str, object]) -> WrongSettingError:
+    """The error of a configuration without pools: their key may be misspelt."""
+    if parsed.config is None:
+        return WrongSettingError("replicas are missing: --backend http://HOST:PORT, or --config")
+    try:
+        _checked(parsed, {**found, "pools": []})
+    except WrongSettingError as error:
+        if UNKNOWN_FIELD in str(error):
+            return error
+    return WrongSettingError(f"{parsed.config}:1: replicas are missing: pools, or --backend")
 
 
 UNSEEN = ClusterAccess({"server": "https://unseen"}, "default")

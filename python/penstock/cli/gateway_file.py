@@ -9,8 +9,11 @@ from pathlib import Path
 
 from penstock.cli.gateway_kubernetes import WrongSettingError
 from penstock.config.documents import Steps, Tree, read_tree
+from penstock.core import did_you_mean
 
 _SERDE = re.compile(r"^(.*) at line 1 column (\d+)$", re.DOTALL)
+UNKNOWN_FIELD = "unknown field `"
+_UNKNOWN = re.compile(r"unknown field `(.*?)`, expected (?:one of )?(.*)$", re.DOTALL)
 _POOL = re.compile(r'pools? "((?:[^"\\]|\\.)*)"')
 
 
@@ -32,7 +35,7 @@ def located(said: str, settings: object, tree: Tree, of_flags: Container[str] = 
     """
     if found := _SERDE.match(said):
         steps = steps_at(settings, int(found[2]))
-        return _placed(tree, _in_file(steps), found[1], of_flags)
+        return _placed(tree, _in_file(steps), _with_hint(found[1]), of_flags)
     content = tree.content if isinstance(tree.content, dict) else {}
     pools = content.get("pools")
     listed = pools if isinstance(pools, list) else []
@@ -42,6 +45,14 @@ def located(said: str, settings: object, tree: Tree, of_flags: Container[str] = 
         return f"{tree.place('pools', last)}: {said}"
     word = re.match(r"\w+", said)
     return _placed(tree, (word[0],) if word else (), said, of_flags)
+
+
+def _with_hint(said: str) -> str:
+    """`said` with the similar name in place of all names, if it is about an unknown one."""
+    if not (found := _UNKNOWN.search(said)):
+        return said
+    hint = did_you_mean(found[1], re.findall(r"`(\w+)`", found[2]))
+    return f"{said[: found.start()]}{UNKNOWN_FIELD}{found[1]}`{hint}" if hint else said
 
 
 def _placed(tree: Tree, steps: Steps, said: str, of_flags: Container[str]) -> str:

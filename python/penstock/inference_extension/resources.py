@@ -82,7 +82,10 @@ def _resource(document: Document, findings: list[Finding]) -> Resource | None:
     kind, version = document.content.get("kind"), document.content.get("apiVersion")
     versions = KINDS.get(str(kind))
     if versions is None:
-        note(("kind",), f"kind {kind!r} is not looked at", wrong=False)
+        text = f"kind {kind!r} is not looked at"
+        if kind is None:
+            text = "no resource, because it has no kind; a gateway.yaml is checked by --config FILE"
+        note(("kind",), text, wrong=False)
         return None
     if version not in versions:
         text = f"{kind} has no apiVersion {version!r}; there are {', '.join(versions)}"
