@@ -1,23 +1,27 @@
 #!/usr/bin/env bash
-# A dense Llama of a billion random weights in Q4_0, W1 to W5: Penstock beside llama.cpp and vLLM
-# where they are installed.
+# A dense Llama of random weights in Q4_0: Penstock beside llama.cpp and vLLM where they are
+# installed.
 #
-# usage: dense.sh [arguments of `penstock bench compare`, which win]
+# usage: [SHAPE=1b|8b] dense.sh [arguments of `penstock bench compare`, which win]
 #
-# llama.cpp loads the same file; vLLM computes the same shape in bfloat16 with dummy weights
-# (peers/install_llama_cpp.sh, peers/install_vllm.sh). Greedy outputs of random weights mean
-# nothing: all requests ignore EOS.
+# SHAPE 1b (the default) has the layers of Llama 3.2 1B, and W1 to W5 of peers/workloads.txt; 8b has
+# those of Llama 3.1 8B, and workloads that end within minutes on two processors. llama.cpp loads the
+# same file; vLLM computes the shape 1b in bfloat16 with dummy weights (peers/install_llama_cpp.sh,
+# peers/install_vllm.sh); bfloat16 of 8b does not fit beside the others. Greedy outputs of random
+# weights mean nothing: all requests ignore EOS.
 set -euo pipefail
 
 HERE=$(cd "$(dirname "$0")" && pwd)
 PENSTOCK=${PENSTOCK:-$HERE/../.venv/bin/penstock}
 PYTHON=$(dirname "$(realpath -s "$PENSTOCK")")/python
 PEERS=${PEERS_DIR:-$HOME/.cache/peers}
-FILE=${FILE:-$HERE/../build/llama-1b-q4_0.gguf}
+SHAPE=${SHAPE:-1b}
+FILE=${FILE:-$HERE/../build/llama-$SHAPE-q4_0.gguf}
 WORK=$(mktemp -d)
 trap 'rm -rf "$WORK"' EXIT
 
-"$PYTHON" "$HERE/support/random_gguf.py" "$FILE" "$PEERS/model/SmolLM2-135M-Instruct.Q4_1.gguf"
+"$PYTHON" "$HERE/support/random_gguf.py" "$FILE" "$PEERS/model/SmolLM2-135M-Instruct.Q4_1.gguf" \
+    "$SHAPE"
 FILE=$(realpath "$FILE")
 
 cat > "$WORK/penstock.toml" <<EOF
@@ -69,9 +73,14 @@ add() { # NAME PROGRAM: a peer that is installed
     fi
 }
 add llama "$PEERS/llama.cpp/build/bin/llama-server"
-add vllm "$PEERS/vllm/bin/vllm"
+WORKLOADS=$HERE/peers/workloads.txt
+if [ "$SHAPE" = 1b ]; then
+    add vllm "$PEERS/vllm/bin/vllm"
+else
+    WORKLOADS=$HERE/peers/workloads-8b.txt
+fi
 
 "$PENSTOCK" bench compare --recipes "$WORK" "${servers[@]}" \
-    --workloads "$HERE/peers/workloads.txt" --tokenizer smollm2 \
-    --title "A dense Llama of a billion weights" \
-    --result-dir "$HERE/results/dense-$(date +%F)" "$@"
+    --workloads "$WORKLOADS" --tokenizer smollm2 \
+    --title "A dense Llama, shape $SHAPE, random weights" \
+    --result-dir "$HERE/results/dense-$SHAPE-$(date +%F)" "$@"

@@ -1,8 +1,8 @@
 """A GGUF file of random weights that llama.cpp loads, too.
 
-    python benchmarks/support/random_gguf.py FILE TOKENIZER.gguf
+    python benchmarks/support/random_gguf.py FILE TOKENIZER.gguf 1b|8b
 
-The command writes a Llama with a billion weights (the layers of Llama 3.2 1B), for
+The command writes a Llama with the layers of Llama 3.2 1B or of Llama 3.1 8B, for
 `benchmarks/dense.sh`. Other shapes are Q4_0 in the shape of a Qwen3-MoE or of a dense Llama, and
 gpt-oss with experts in MXFP4.
 """
@@ -60,7 +60,10 @@ class Shape:
         return 3 * self.hidden * self.width
 
 
-LLAMA_1B = Shape(16, 2048, 32, 8, 64, 0, 0, 8192, architecture=LLAMA)
+LLAMAS = {
+    "1b": Shape(16, 2048, 32, 8, 64, 0, 0, 8192, architecture=LLAMA),
+    "8b": Shape(32, 4096, 32, 8, 128, 0, 0, 14336, architecture=LLAMA),
+}
 
 
 def write(path: Path, shape: Shape, tokenizer: Path) -> None:
@@ -241,4 +244,4 @@ def _skip(data: bytes, at: int, kind: int) -> int:
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]), LLAMA_1B, Path(sys.argv[2]))
+    write(Path(sys.argv[1]), LLAMAS[sys.argv[3]], Path(sys.argv[2]))
