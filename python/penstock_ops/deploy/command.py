@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from penstock.config.forms import control_character
 from penstock.core import InvalidValueError, PenstockError
+from penstock_ops.deploy.bench import add_bench, write_bench
 from penstock_ops.deploy.chart.write import chart, write_chart
 from penstock_ops.deploy.cluster.flags import add_commands
 from penstock_ops.deploy.compose import compose
@@ -18,16 +19,27 @@ from penstock_ops.deploy.kubernetes import manifests, notes, write
 from penstock_ops.deploy.lint import lint
 from penstock_ops.deploy.monitoring.flags import add_dashboards
 from penstock_ops.deploy.plan_file import read_plan
+from penstock_ops.deploy.pod_flags import (
+    add_choice,
+    add_cluster,
+    add_volumes,
+    checked_port,
+    chosen,
+    cluster_of,
+    kv_volume,
+    share_of,
+    volume_of,
+)
 from penstock_ops.deploy.settings import (
     PORT,
     Front,
     Scaling,
     Settings,
-    Volume,
     checked_name,
     name_of,
 )
 from penstock_ops.deploy.tiers import tiers_of
+from penstock_ops.deploy.volumes import Volume
 
 GROUP = "Deploy"
 SUMMARY = "files for Kubernetes, Helm, Compose, systemd or Slurm from a plan; apply, check"
@@ -36,6 +48,10 @@ REFERENCE = re.compile(r"(?!.*://)\S+")
 validates the rest.
 """
 IMAGES = ("--image", "--gateway-image", "--image-volume")
+OF_GATEWAYS = ("gateway_image", "canary", "mirror")
+"""Flags that need a gateway."""
+OF_CLASSES = ("picker_tls_secret", "objective", "failure_mode", "listener", "plain_listener")
+"""Flags that need a Gateway of a class."""
 DISK = "/var/kv"
 """Directory for the disk tier of a plan, in pods and containers."""
 
@@ -54,6 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of Penstock; default: %(default)s",
     )
     _host(targets.add_parser("slurm", help="a batch script"), run_slurm)
+    _bench(targets.add_parser("bench", help="a Job that loads the servers in a cluster"))
     add_dashboards(targets.add_parser("dashboards", help="Grafana boards and alert rules"))
     _lint(targets.add_parser("lint", help="check manifests of any origin"))
     add_commands(targets)
@@ -61,7 +78,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _k8s(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Write a Deployment, or a LeaderWorkerSet where a replica needs several nodes, with "
+        "Write a Deployment, a LeaderWorkerSet where a replica needs several nodes, or a "
+        "StatefulSet where pods keep claims of their own, with "
         "Service, disruption budget and network policy. Nothing is applied."
     )
     _add_objects(parser)
@@ -104,11 +122,14 @@ def _add_objects(parser: argparse.ArgumentParser) -> None:
     model.add_argument(
         "--pull", default="", metavar="ORG/NAME", help="make a claim, and a Job that fills it"
     )
-    model.add_argument("--storage-class", default="", help="of the claim that --pull makes")
+    model.add_argument("--storage-class", default="", help="of the claims that --pull makes")
     model.add_argument(
         "--model-path", default="", metavar="PATH", help="below the volume; default: the volume"
     )
+    add_choice(parser)
+    add_volumes(parser)
     _add_tiers(parser)
+    add_cluster(parser)
     parser.add_argument("--api-key-secret", default="", metavar="SECRET", help="with key api-key")
     parser.add_argument("--interface", default="eth0", help="of pods; default: %(default)s")
     parser.add_argument("--rdma-devices", default="", help="such as mlx5_0,mlx5_1")
@@ -130,8 +151,8 @@ def _add_tiers(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="TIER",
-        help="of Penstock, as serve has it: ram:SIZE, disk:PATH,SIZE, a URL; repeatable; default: "
-        "those of the plan",
+        help="as serve has it: ram:SIZE, disk:PATH,SIZE, a URL; repeatable; default: those of the "
+        "plan; of vLLM by LMCache",
     )
 
 
@@ -152,6 +173,30 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
         default="",
         metavar="SECRET",
         help="with a certificate, where the Gateway speaks TLS to its picker",
+    )
+    front.add_argument(
+        "--failure-mode",
+        choices=("FailClose", "FailOpen"),
+        help="while no picker answers a Gateway; default: FailClose",
+    )
+    front.add_argument("--listener", type=int, metavar="PORT", help="of a Gateway; default: 80")
+    front.add_argument(
+        "--plain-listener",
+        type=int,
+        metavar="PORT",
+        help="a second one of a Gateway, which balances over the Service without the picker",
+    )
+    front.add_argument(
+        "--canary",
+        default="",
+        metavar="NAME=PERCENT",
+        help="another deployment (of a Gateway its InferencePool) that gets this share",
+    )
+    front.add_argument(
+        "--mirror",
+        default="",
+        metavar="NAME=PERCENT",
+        help="another deployment (of a Gateway its Service) that gets copies of this share",
     )
     front.add_argument(
         "--objective",
@@ -273,6 +318,16 @@ def _check_texts(parsed: argparse.Namespace) -> None:
                 )
 
 
+def _bench(parser: argparse.ArgumentParser) -> None:
+    add_bench(parser)
+    parser.set_defaults(command=run_bench)
+
+
+def run_bench(parsed: argparse.Namespace) -> int:
+    _check_texts(parsed)
+    return write_bench(parsed)
+
+
 def _lint(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Name what an API server lets pass and pods do not survive, or could do better without."
@@ -315,11 +370,12 @@ def run_helm(parsed: argparse.Namespace) -> int:
 
 def settings_of(parsed: argparse.Namespace) -> Settings:
     plan, name = _named(parsed)
+    plan = chosen(parsed, plan)
     return Settings(
         plan,
         name,
         parsed.image,
-        _volume(parsed),
+        volume_of(parsed),
         parsed.model_path.strip("/"),
         parsed.api_key_secret,
         parsed.interface,
@@ -331,32 +387,49 @@ def settings_of(parsed: argparse.Namespace) -> Settings:
         tuple(filter(None, parsed.nic_interfaces.split(","))),
         _text(parsed.topology_file),
         tiers_of(parsed.kv_tier, plan, DISK),
+        kv_volume(parsed),
+        cluster_of(parsed),
         parsed.ray,
-    )
-
-
-def _volume(parsed: argparse.Namespace) -> Volume:
-    return Volume(
-        parsed.claim, parsed.host_path, parsed.pull, parsed.storage_class, parsed.image_volume
     )
 
 
 def _front(parsed: argparse.Namespace, engine: str) -> Front | None:
     if not parsed.gateway:
-        if parsed.gateway_image or parsed.picker_tls_secret or parsed.objective:
-            raise PenstockError("there is no gateway for these flags: give --gateway, too")
+        _refuse(parsed, (*OF_GATEWAYS, *OF_CLASSES), "there is no gateway: give --gateway, too")
         return None
     image = parsed.gateway_image or (parsed.image if engine == "penstock" else "")
     if not image:
         raise PenstockError(f"--image is {engine}'s: --gateway-image names one of Penstock")
-    objectives = dict(_pair("--objective", text) for text in parsed.objective)
-    numbers = {checked_name("--objective", name): _int(text) for name, text in objectives.items()}
+    canary, mirror = (share_of(f"--{flag}", vars(parsed)[flag]) for flag in ("canary", "mirror"))
     if parsed.gateway == "proxy":
-        if numbers or parsed.picker_tls_secret:
-            raise PenstockError("--objective and --picker-tls-secret need --gateway CLASS")
-        return Front(image)
+        _refuse(parsed, OF_CLASSES, "only a Gateway has this: give --gateway CLASS")
+        return Front(image, canary=canary, mirror=mirror)
     checked_name("--gateway", parsed.gateway)
-    return Front(image, parsed.gateway, parsed.picker_tls_secret, numbers)
+    if parsed.service_type != "ClusterIP":
+        raise PenstockError("--service-type: clients of a Gateway use its own Service")
+    objectives = dict(_pair("--objective", text) for text in parsed.objective)
+    port = checked_port("--listener", parsed.listener) or 80
+    plain = checked_port("--plain-listener", parsed.plain_listener)
+    if plain == port:
+        raise InvalidValueError("--plain-listener", plain, "another port than --listener")
+    return Front(
+        image,
+        parsed.gateway,
+        parsed.picker_tls_secret,
+        {checked_name("--objective", name): _int(text) for name, text in objectives.items()},
+        parsed.failure_mode or "FailClose",
+        port,
+        plain,
+        canary,
+        mirror,
+    )
+
+
+def _refuse(parsed: argparse.Namespace, flags: Sequence[str], why: str) -> None:
+    """Raise PenstockError if one of these flags is given."""
+    for flag in flags:
+        if vars(parsed)[flag]:
+            raise PenstockError(f"--{flag.replace('_', '-')}: {why}")
 
 
 def _scaling(parsed: argparse.Namespace, plan: Mapping[str, Any]) -> Scaling | None:

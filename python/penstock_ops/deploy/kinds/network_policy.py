@@ -4,22 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock_ops.deploy.facts import Facts, FrontFacts
+from penstock_ops.deploy.facts import INSTANCE, Facts, FrontFacts
 from penstock_ops.deploy.parts import when
 from penstock_ops.deploy.settings import GATEWAY_PORT, METRICS_PORT, PICKER_PORT, PORT
 
+NAMESPACE = "kubernetes.io/metadata.name"
+DATA_PLANES = (
+    "gateway.networking.k8s.io/gateway-name",
+    "gateway.envoyproxy.io/owning-gateway-name",
+)
+"""Labels by which a Gateway's controller marks the pods of its proxy, with the Gateway's name: that
+of the Gateway API (GEP-1762), and Envoy Gateway's.
+"""
+
 
 def network_policy(facts: Facts) -> dict[str, object]:
-    """The policy of the serving pods. Their serving ports are open to everyone. Among the
-    deployment's own pods all ports are open, because ranks and stages choose ports at run time.
-    Outgoing connections are not restricted.
+    """The policy of the serving pods. Among the deployment's own pods all ports are open: its
+    gateway's, and those of ranks, which choose ports at run time. Others reach the metrics from the
+    namespace of the monitoring, and the API from the proxy of a Gateway; without a gateway from
+    everywhere. Outgoing connections are not restricted.
     """
-    own = {"app.kubernetes.io/instance": facts.name}
+    own = {INSTANCE: facts.name}
+    monitoring = {"namespaceSelector": {"matchLabels": {NAMESPACE: facts.monitoring}}}
     rules = [
-        {"ports": [_port(PORT), when(facts.own_metrics, _port(METRICS_PORT))]},
-        when(facts.grouped, {"from": [{"podSelector": {"matchLabels": own}}]}),
+        {"from": [_pods(own)]},
+        {
+            "from": [monitoring],
+            "ports": [when(facts.own_metrics, _port(METRICS_PORT)), when(facts.shares_port, API)],
+        },
+        when(facts.direct, {"ports": [API]}),
+        when(facts.picked, {"from": _proxies(facts), "ports": [API]}),
     ]
     return _policy(facts.name, facts.labels(), own, rules)
+
+
+def _proxies(facts: Facts) -> list[dict[str, object]]:
+    """The pods of the Gateway's proxy, in any namespace."""
+    return [{"namespaceSelector": {}, **_pods({label: facts.gateway})} for label in DATA_PLANES]
+
+
+def _pods(labels: dict[str, str]) -> dict[str, object]:
+    return {"podSelector": {"matchLabels": labels}}
 
 
 def gateway_network_policy(facts: Facts, front: FrontFacts) -> dict[str, object]:
@@ -31,6 +56,9 @@ def gateway_network_policy(facts: Facts, front: FrontFacts) -> dict[str, object]
 
 def _port(number: int) -> dict[str, object]:
     return {"port": number, "protocol": "TCP"}
+
+
+API = _port(PORT)
 
 
 def _policy(
