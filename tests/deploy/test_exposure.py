@@ -370,3 +370,24 @@ def test_vllm_has_its_tiers_by_lmcache(written: Written, tmp_path: Path) -> None
     environ = {entry["name"]: str(entry.get("value")) for entry in container["env"]}
     assert environ["LMCACHE_LOCAL_CPU"] == "False"
     assert lmcache_settings(environ, 16)["kv_tier"] == (f"disk:/mnt/gds,{1 << 40},gds=true",)
+
+
+def test_nodes_of_two_devices_make_the_groups_of_source_000(
+    plan: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Three replicas of two pods with two devices each, TP2 in a pod, PP2 over pods."""
+    found = yaml.safe_load(plan("vllm-one-node").read_text())
+    found["target"]["per_node"] = 2
+    path, out = tmp_path / "plan.yaml", tmp_path / "manifests"
+    path.write_text(yaml.safe_dump(found))
+    words = ["--image", "r/vllm@sha256:0", "--claim", "llm-model", "--replicas", "3"]
+    assert main(["deploy", "k8s", str(path), "-o", str(out), *words]) == 0
+    spec = yaml.safe_load((out / "leader-worker-set.yaml").read_text())["spec"]
+    group = spec["leaderWorkerTemplate"]
+    assert (spec["replicas"], group["size"]) == (3, 2)
+    for role in ("leaderTemplate", "workerTemplate"):
+        (container,) = group[role]["spec"]["containers"]
+        assert container["resources"]["limits"] == {"nvidia.com/gpu": "2"}
+        sizes = {"--tensor-parallel-size=2", "--pipeline-parallel-size=2"}
+        assert sizes <= set(container["command"])
+    assert not lint([out])

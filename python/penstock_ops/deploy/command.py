@@ -292,6 +292,8 @@ def _bare(parsed: argparse.Namespace, disk: str) -> Settings:
         raise InvalidValueError("--model-path", parsed.model_path, "an absolute path")
     plan, name = _named(parsed)
     tiers = tiers_of(parsed.kv_tier, plan, disk.format(name=name))
+    if tiers and plan["engine"] == "vllm":
+        raise PenstockError("--kv-tier of vLLM is for pods and Compose, which set its environment")
     return Settings(plan, name, "", Volume(), parsed.model_path, tiers=tiers)
 
 
