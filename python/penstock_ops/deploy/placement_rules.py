@@ -25,13 +25,15 @@ def requests(pod: Pod) -> Iterator[Finding]:
 
 
 def device_nodes(pod: Pod) -> Iterator[Finding]:
-    """Finds pods with devices that any node with this resource may run, whatever its device is."""
+    """Finds pods with NVIDIA's devices that any node with such devices may run. Other vendors have
+    no label that all their nodes have.
+    """
     affinity = mapping(mapping(pod.spec.get("affinity")).get("nodeAffinity"))
     if pod.spec.get("nodeSelector") or affinity or pod.spec.get("nodeName"):
         return
     for container in pod.containers:
         for name in mapping(mapping(container.get("resources")).get("limits")):
-            if GPU.search(name):
+            if name == "nvidia.com/gpu":
                 text = f"no nodeSelector: any node with {name} will do, whatever device it has"
                 yield Finding("device-nodes", "warning", text)
 
