@@ -42,7 +42,8 @@ to do, even if the hub is away.
 """
 
 WAIT = f"""\
-import pathlib, sys, time
+import pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 name, directory, limit, job = sys.argv[1:]
 marker, end = pathlib.Path(directory, '{MARKER}'), time.monotonic() + int(limit)
 while not (marker.exists() and marker.read_text() == name):
@@ -52,7 +53,9 @@ while not (marker.exists() and marker.read_text() == name):
     print(f'waiting for Job {{job}}: no complete copy of {{name}} yet', flush=True)
     time.sleep(min(left, 10))
 """
-"""Program that ends when the Job has written the marker, or fails after a limit."""
+"""Program that ends when the Job has written the marker, or fails after a limit. The first process
+of a container ignores SIGTERM unless it handles it.
+"""
 
 
 def download(facts: Facts) -> dict[str, object]:
