@@ -189,6 +189,8 @@ REFUSED = [
         "damaged file",
     ),
     (HERE, ["--pull", "o/n", "--pull-timeout", "0"], "at least 1"),
+    (HERE, ["--claim", "c", "--pull-timeout", "9"], "is of --pull"),
+    (HERE, ["--claim", "c", *TIER, "--kv-storage-class", "fast"], "--kv-volume makes"),
 ]
 
 

@@ -124,8 +124,10 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
 def volume_of(parsed: argparse.Namespace) -> Volume:
     if parsed.mount_options and not (parsed.nfs or parsed.kv_volume.startswith("nfs:")):
         raise PenstockError("--mount-options are of NFS: give --nfs, or --kv-volume nfs:...")
-    if parsed.pull_timeout is not None and parsed.pull_timeout < 1:
-        raise InvalidValueError("--pull-timeout", parsed.pull_timeout, "seconds, at least 1")
+    if (timeout := parsed.pull_timeout) is not None and not parsed.pull:
+        raise PenstockError("--pull-timeout is of --pull")
+    if timeout is not None and timeout < 1:
+        raise InvalidValueError("--pull-timeout", timeout, "seconds, at least 1")
     nfs = nfs_of("--nfs", parsed.nfs, parsed.mount_options) if parsed.nfs else None
     return Volume(
         claim=parsed.claim,
@@ -140,7 +142,10 @@ def volume_of(parsed: argparse.Namespace) -> Volume:
 
 
 def kv_volume(parsed: argparse.Namespace) -> KvVolume:
-    return kv_volume_of(parsed.kv_volume, parsed.kv_storage_class, parsed.mount_options)
+    found = kv_volume_of(parsed.kv_volume, parsed.kv_storage_class, parsed.mount_options)
+    if parsed.kv_storage_class and not (found.shared or found.own):
+        raise PenstockError("--kv-storage-class is of claims that --kv-volume makes")
+    return found
 
 
 def cluster_of(parsed: argparse.Namespace) -> Cluster:
