@@ -13,15 +13,15 @@ DATA_PLANES = (
     "gateway.networking.k8s.io/gateway-name",
     "gateway.envoyproxy.io/owning-gateway-name",
 )
-"""Labels by which a Gateway's controller marks the pods of its proxy, with the Gateway's name: that
-of the Gateway API (GEP-1762), and Envoy Gateway's.
+"""Labels by which a Gateway's controller marks the pods of its proxy: that of the Gateway API
+(GEP-1762), and Envoy Gateway's.
 """
 
 
 def network_policy(facts: Facts) -> dict[str, object]:
     """The policy of the serving pods. Among the deployment's own pods all ports are open: its
     gateway's, and those of ranks, which choose ports at run time. Others reach the metrics from the
-    namespace of the monitoring, and the API from the proxy of a Gateway; without a gateway from
+    namespace of the monitoring, and the API from the proxies of Gateways; without a gateway from
     everywhere. Outgoing connections are not restricted.
     """
     own = {INSTANCE: facts.name}
@@ -33,14 +33,22 @@ def network_policy(facts: Facts) -> dict[str, object]:
             "ports": [when(facts.own_metrics, _port(METRICS_PORT)), when(facts.shares_port, API)],
         },
         when(facts.direct, {"ports": [API]}),
-        when(facts.picked, {"from": _proxies(facts), "ports": [API]}),
+        when(facts.picked, {"from": _proxies(), "ports": [API]}),
     ]
     return _policy(facts.name, facts.labels(), own, rules)
 
 
-def _proxies(facts: Facts) -> list[dict[str, object]]:
-    """The pods of the Gateway's proxy, in any namespace."""
-    return [{"namespaceSelector": {}, **_pods({label: facts.gateway})} for label in DATA_PLANES]
+def _proxies() -> list[dict[str, object]]:
+    """The pods of Gateways' proxies, in any namespace. A canary is behind the Gateway of another
+    deployment, so the name of the Gateway does not matter.
+    """
+    return [
+        {
+            "namespaceSelector": {},
+            "podSelector": {"matchExpressions": [{"key": label, "operator": "Exists"}]},
+        }
+        for label in DATA_PLANES
+    ]
 
 
 def _pods(labels: dict[str, str]) -> dict[str, object]:
