@@ -280,6 +280,7 @@ FLAGS = [
     (["--gateway", "istio", "--canary", "next"], "NAME=PERCENT"),
     (["--gateway", "istio", "--mirror", "next=100"], "1 to 99"),
     (["--gateway", "istio", "--service-type", "NodePort"], "its own Service"),
+    (["--gateway", "proxy", "--name", "tiny", "--mirror", "tiny=5"], "another deployment"),
 ]
 
 

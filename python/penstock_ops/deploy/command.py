@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from penstock_ops.deploy.bench import add_bench, write_bench
 from penstock_ops.deploy.chart.write import chart, write_chart
 from penstock_ops.deploy.cluster.flags import add_commands
 from penstock_ops.deploy.compose import compose
+from penstock_ops.deploy.front_flags import add_front, front_of
 from penstock_ops.deploy.hosts import slurm, systemd
 from penstock_ops.deploy.kubernetes import manifests, notes, write
 from penstock_ops.deploy.lint import lint
@@ -23,16 +24,14 @@ from penstock_ops.deploy.pod_flags import (
     add_choice,
     add_cluster,
     add_volumes,
-    checked_port,
     chosen,
     cluster_of,
     kv_volume,
-    share_of,
+    pair_of,
     volume_of,
 )
 from penstock_ops.deploy.settings import (
     PORT,
-    Front,
     Scaling,
     Settings,
     checked_name,
@@ -48,10 +47,6 @@ REFERENCE = re.compile(r"(?!.*://)\S+")
 validates the rest.
 """
 IMAGES = ("--image", "--gateway-image", "--image-volume")
-OF_GATEWAYS = ("gateway_image", "canary", "mirror")
-"""Flags that need a gateway."""
-OF_CLASSES = ("picker_tls_secret", "objective", "failure_mode", "listener", "plain_listener")
-"""Flags that need a Gateway of a class."""
 DISK = "/var/kv"
 """Directory for the disk tier of a plan, in pods and containers."""
 
@@ -142,6 +137,7 @@ def _add_objects(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--pod-monitor", action="store_true", help="for the Prometheus operator")
     parser.add_argument("--kustomize", action="store_true", help="and a kustomization.yaml")
+    add_front(parser)
     _add_cluster(parser)
 
 
@@ -157,54 +153,6 @@ def _add_tiers(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_cluster(parser: argparse.ArgumentParser) -> None:
-    front = parser.add_argument_group("gateway")
-    front.add_argument(
-        "--gateway",
-        default="",
-        metavar="proxy|CLASS",
-        help="penstock gateway before the replicas: as a proxy, or as the endpoint picker of a "
-        "Gateway of CLASS with HTTPRoute and InferencePool",
-    )
-    front.add_argument(
-        "--gateway-image", default="", metavar="IMAGE", help="of Penstock; default: --image"
-    )
-    front.add_argument(
-        "--picker-tls-secret",
-        default="",
-        metavar="SECRET",
-        help="with a certificate, where the Gateway speaks TLS to its picker",
-    )
-    front.add_argument(
-        "--failure-mode",
-        choices=("FailClose", "FailOpen"),
-        help="while no picker answers a Gateway; default: FailClose",
-    )
-    front.add_argument("--listener", type=int, metavar="PORT", help="of a Gateway; default: 80")
-    front.add_argument(
-        "--plain-listener",
-        type=int,
-        metavar="PORT",
-        help="a second one of a Gateway, which balances over the Service without the picker",
-    )
-    front.add_argument(
-        "--canary",
-        default="",
-        metavar="NAME=PERCENT",
-        help="another deployment (of a Gateway its InferencePool) that gets this share",
-    )
-    front.add_argument(
-        "--mirror",
-        default="",
-        metavar="NAME=PERCENT",
-        help="another deployment (of a Gateway its Service) that gets copies of this share",
-    )
-    front.add_argument(
-        "--objective",
-        action="append",
-        default=[],
-        metavar="NAME=PRIORITY",
-        help="an InferenceObjective; repeatable",
-    )
     scale = parser.add_argument_group("autoscaling", "by the plan's requests_waiting and kv_use")
     scale.add_argument("--autoscale-to", type=int, metavar="REPLICAS", help="from the plan's on")
     scale.add_argument(
@@ -382,9 +330,9 @@ def settings_of(parsed: argparse.Namespace) -> Settings:
         parsed.api_key_secret,
         parsed.interface,
         parsed.rdma_devices,
-        dict(_pair("--node-selector", text) for text in parsed.node_selector) or None,
+        dict(pair_of("--node-selector", text) for text in parsed.node_selector) or None,
         parsed.pod_monitor,
-        _front(parsed, str(plan["engine"])),
+        front_of(parsed, str(plan["engine"])),
         _scaling(parsed, plan),
         tuple(filter(None, parsed.nic_interfaces.split(","))),
         _text(parsed.topology_file),
@@ -393,45 +341,6 @@ def settings_of(parsed: argparse.Namespace) -> Settings:
         cluster_of(parsed),
         parsed.ray,
     )
-
-
-def _front(parsed: argparse.Namespace, engine: str) -> Front | None:
-    if not parsed.gateway:
-        _refuse(parsed, (*OF_GATEWAYS, *OF_CLASSES), "there is no gateway: give --gateway, too")
-        return None
-    image = parsed.gateway_image or (parsed.image if engine == "penstock" else "")
-    if not image:
-        raise PenstockError(f"--image is {engine}'s: --gateway-image names one of Penstock")
-    canary, mirror = (share_of(f"--{flag}", vars(parsed)[flag]) for flag in ("canary", "mirror"))
-    if parsed.gateway == "proxy":
-        _refuse(parsed, OF_CLASSES, "only a Gateway has this: give --gateway CLASS")
-        return Front(image, canary=canary, mirror=mirror)
-    checked_name("--gateway", parsed.gateway)
-    if parsed.service_type != "ClusterIP":
-        raise PenstockError("--service-type: clients of a Gateway use its own Service")
-    objectives = dict(_pair("--objective", text) for text in parsed.objective)
-    port = checked_port("--listener", parsed.listener) or 80
-    plain = checked_port("--plain-listener", parsed.plain_listener)
-    if plain == port:
-        raise InvalidValueError("--plain-listener", plain, "another port than --listener")
-    return Front(
-        image,
-        parsed.gateway,
-        parsed.picker_tls_secret,
-        {checked_name("--objective", name): _int(text) for name, text in objectives.items()},
-        parsed.failure_mode or "FailClose",
-        port,
-        plain,
-        canary,
-        mirror,
-    )
-
-
-def _refuse(parsed: argparse.Namespace, flags: Sequence[str], why: str) -> None:
-    """Raise PenstockError if one of these flags is given."""
-    for flag in flags:
-        if vars(parsed)[flag]:
-            raise PenstockError(f"--{flag.replace('_', '-')}: {why}")
 
 
 def _scaling(parsed: argparse.Namespace, plan: Mapping[str, Any]) -> Scaling | None:
@@ -454,17 +363,3 @@ def _text(path: Path | None) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise PenstockError(f"{path}: {error}") from error
-
-
-def _int(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise InvalidValueError("--objective", text, "a whole number after =") from None
-
-
-def _pair(flag: str, text: str) -> tuple[str, str]:
-    label, equals, value = text.partition("=")
-    if not label or not equals:
-        raise InvalidValueError(flag, text, "NAME=VALUE")
-    return label, value

@@ -60,6 +60,9 @@ def check(settings: Settings) -> None:
         )
     check_volume(settings.volume, settings.nodes * settings.most_replicas)
     _check_own_claims(settings)
+    shares = (settings.front.canary, settings.front.mirror) if settings.front else ()
+    if any(share and share.name == settings.name for share in shares):
+        raise PenstockError(f"--canary and --mirror name another deployment than {settings.name}")
 
 
 def _check_own_claims(settings: Settings) -> None:

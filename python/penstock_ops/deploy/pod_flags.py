@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.core import InvalidValueError, PenstockError
-from penstock_ops.deploy.settings import Cluster, Share, checked_name
+from penstock_ops.deploy.settings import Cluster, checked_name
 from penstock_ops.deploy.volumes import (
     EPHEMERAL,
     KEPT,
@@ -18,8 +18,6 @@ from penstock_ops.deploy.volumes import (
     kv_volume_of,
     nfs_of,
 )
-
-MOST_PORT = 65_535
 
 
 def add_volumes(parser: argparse.ArgumentParser) -> None:
@@ -178,17 +176,9 @@ def chosen(parsed: argparse.Namespace, plan: Mapping[str, Any]) -> Mapping[str, 
     return {**plan, "choice": choice}
 
 
-def share_of(flag: str, text: str) -> Share | None:
-    """The share `NAME=PERCENT`; None without a text."""
-    if not text:
-        return None
-    name, _, percent = text.partition("=")
-    if not percent.isdecimal() or not 1 <= int(percent) <= 99:
-        raise InvalidValueError(flag, text, "NAME=PERCENT, with a percentage of 1 to 99")
-    return Share(checked_name(flag, name), int(percent))
-
-
-def checked_port(flag: str, port: int | None) -> int | None:
-    if port is not None and not 1 <= port <= MOST_PORT:
-        raise InvalidValueError(flag, port, f"a port, 1 to {MOST_PORT}")
-    return port
+def pair_of(flag: str, text: str) -> tuple[str, str]:
+    """The two parts of `NAME=VALUE`."""
+    label, equals, value = text.partition("=")
+    if not label or not equals:
+        raise InvalidValueError(flag, text, "NAME=VALUE")
+    return label, value
