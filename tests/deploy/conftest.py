@@ -50,6 +50,8 @@ HERE = "penstock-here"
 """A plan of this machine, which is written by hand: a real one is measured."""
 
 FRONT = ("--claim", "w", "--pod-monitor", "--gateway-image", "registry/penstock@sha256:1")
+TIER = ("--kv-tier", "disk:/var/kv,64GiB")
+DIRECT = ("--kv-tier", "disk:/var/kv,64GiB,gds=true")
 INTERFACES = ",".join(f"ibs{number}" for number in range(8))
 DEPLOYMENTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "processors": (HERE, "k8s", ("--claim", "w")),
@@ -71,6 +73,37 @@ DEPLOYMENTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "k8s",
         ("--claim", "w", "--kv-tier", "ram:4GiB", "--kv-tier", "disk:/var/kv,64GiB"),
     ),
+    "claim-per-pod": (
+        HERE,
+        "k8s",
+        ("--pull", "org/name", "--claim-per-pod", *TIER, "--kv-volume", "claim-per-pod"),
+    ),
+    "claims-of-group": (
+        "vllm-two-nodes",
+        "k8s",
+        ("--pull", "org/name", "--claim-per-pod", "--kv-tier", "ram:64GiB", *TIER),
+    ),
+    "ephemeral-claims": (
+        "penstock-two-nodes",
+        "ray",
+        ("--pull", "org/name", "--claim-per-pod", "ephemeral", "--scrape-annotations"),
+    ),
+    "nfs": (HERE, "k8s", ("--nfs", "nas:/models", *TIER, "--kv-volume", "nfs:nas:/kv")),
+    "tier-on-host": (
+        "penstock-two-nodes",
+        "k8s",
+        ("--claim", "w", *DIRECT, "--kv-volume", "hostpath:/mnt/nvme"),
+    ),
+    "two-listeners": (
+        "vllm-one-device",
+        "k8s",
+        (
+            *(*FRONT, "--gateway", "istio", "--plain-listener", "8080", "--listener", "8081"),
+            *("--canary", "next=10", "--mirror", "shadow=5", "--failure-mode", "FailOpen"),
+            *("--image-pull-secret", "registry", "--ip-family", "IPv6", "--scrape-annotations"),
+        ),
+    ),
+    "bench": (HERE, "bench", ("--claim", "w")),
     "amd": ("amd", "k8s", ("--claim", "w", "--node-selector", "gpu=mi300x")),
     "proxy": ("vllm-one-device", "k8s", (*FRONT, "--gateway", "proxy")),
     "picker": (
@@ -87,7 +120,7 @@ DEPLOYMENTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
 }
 """Plan, target and flags."""
 
-PLACES = ("--claim", "--host-path", "--image-volume", "--pull")
+PLACES = ("--claim", "--host-path", "--image-volume", "--pull", "--nfs")
 """Flags that say where the model is."""
 Written = Callable[..., dict[str, Any]]
 Deployed = Callable[[str], dict[str, Any]]

@@ -24,6 +24,7 @@ PATHS = {
     "HorizontalPodAutoscaler": "/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers",
     "Job": "/apis/batch/v1/namespaces/default/jobs",
     "NetworkPolicy": "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies",
+    "PersistentVolume": "/api/v1/persistentvolumes",
     "PersistentVolumeClaim": "/api/v1/namespaces/default/persistentvolumeclaims",
     "Pod": "/api/v1/namespaces/default/pods",
     "PodDisruptionBudget": "/apis/policy/v1/namespaces/default/poddisruptionbudgets",
@@ -31,6 +32,7 @@ PATHS = {
     "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings",
     "Service": "/api/v1/namespaces/default/services",
     "ServiceAccount": "/api/v1/namespaces/default/serviceaccounts",
+    "StatefulSet": "/apis/apps/v1/namespaces/default/statefulsets",
     **paths(),
 }
 STRICT = "?dryRun=All&fieldValidation=Strict"

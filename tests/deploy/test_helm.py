@@ -36,6 +36,19 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     ),
     "hostile": ("--host-path", '/srv/"x" \\ {{ $.Values.image }} #', "--model-path", "$(A) 'b'"),
     "tiers": ("--claim", "w", "--kv-tier", "disk:/var/kv,64GiB"),
+    "per-pod": ("--pull", "o/n", "--claim-per-pod", "--scrape-annotations"),
+    "ephemeral": ("--pull", "o/n", "--claim-per-pod", "ephemeral", "--autoscale-to", "9"),
+    "shared-tier": (
+        *("--claim", "w", "--kv-tier", "disk:/var/kv,64GiB", "--kv-volume", "claim"),
+        *("--image-pull-secret", "registry", "--ip-family", "IPv4"),
+    ),
+    "plain-listener": (
+        *("--claim", "w", *FRONT, "istio"),
+        "--plain-listener",
+        "8080",
+        "--listener",
+        "81",
+    ),
     "keda": ("--claim", "w", "--autoscale-to", "9", "--prometheus", "http://prometheus:9090"),
 }
 Charted = Callable[..., Path]
@@ -67,32 +80,57 @@ def looked_up(path: str, scope: Mapping[str, Any]) -> Any:
     return found
 
 
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "and": lambda *given: next((each for each in given if not each), given[-1]),
+    "or": lambda *given: next((each for each in given if each), given[-1]),
+    "not": lambda value: not value,
+    "gt": lambda one, other: one > other,
+    "eq": lambda one, other: one == other,
+    "int": int,
+    "empty": lambda value: not value,
+    "ternary": lambda one, other, which: one if which else other,
+    "default": lambda other, value: value or other,
+    "printf": lambda form, *values: form % values,
+    "toJson": json.dumps,
+}
+"""What the templates' functions do, by Helm's documentation."""
+WORDS = re.compile(r"`[^`]*`|[()|]|[^\s()|]+")
+
+
+def evaluated(expression: str, scope: Mapping[str, Any]) -> Any:
+    """The value of a template expression: a pipeline of calls."""
+    return _pipeline(WORDS.findall(expression), scope)
+
+
+def _pipeline(words: list[str], scope: Mapping[str, Any]) -> Any:
+    """Consumes words up to the end, or to the closing parenthesis."""
+    piped: list[Any] = []
+    while True:
+        call: list[Any] = []
+        while words and words[0] not in ")|":
+            word = words.pop(0)
+            call.append(_pipeline(words, scope) if word == "(" else _word(word, scope))
+        call += piped
+        value = call[0](*call[1:]) if callable(call[0]) else call[0]
+        if not words or words.pop(0) == ")":
+            return value
+        piped = [value]
+
+
+def _word(word: str, scope: Mapping[str, Any]) -> Any:
+    if word in FUNCTIONS:
+        return FUNCTIONS[word]
+    if word.startswith("`"):
+        return word.strip("`")
+    return int(word) if word.isdecimal() else looked_up(word, scope)
+
+
 def truth(condition: str, scope: Mapping[str, Any]) -> bool:
-    if found := re.fullmatch(r"not \(?(.+?)\)?", condition):
-        return not truth(found[1].replace("(int ", "int ").replace(")", ""), scope)
-    if found := re.fullmatch(r"gt \(?int (\S+?)\)? 1", condition):
-        return int(looked_up(found[1], scope)) > 1
-    if found := re.fullmatch(r"eq (\S+) `(\w+)`", condition):
-        return bool(looked_up(found[1], scope) == found[2])
-    if found := re.fullmatch(r"and (\S+) \((eq \S+ `\w+`)\)?", condition):
-        return truth(found[1], scope) and truth(found[2], scope)
-    if found := re.fullmatch(r"or (\S+) (\S+)", condition):
-        return truth(found[1], scope) or truth(found[2], scope)
-    if found := re.fullmatch(r"and (\S+) \(?((?:not )?\S+?)\)?", condition):
-        return truth(found[1], scope) and truth(found[2], scope)
-    return bool(looked_up(condition, scope))
+    return bool(evaluated(condition, scope))
 
 
 def text(expression: str, scope: Mapping[str, Any]) -> str:
-    if expression.endswith(" | toJson"):
-        return json.dumps(text(expression.removesuffix(" | toJson"), scope))
-    if expression.startswith("toJson "):
-        return json.dumps(looked_up(expression[7:], scope))
-    if found := re.fullmatch(r"ternary `(.+)` `(.+)` \((.+)\)", expression):
-        return found[1] if truth(found[3], scope) else found[2]
-    if found := re.fullmatch(r"(\S+) \| default \(printf `%s-model` (\S+)\)", expression):
-        return looked_up(found[1], scope) or f"{looked_up(found[2], scope)}-model"
-    return str(looked_up(expression, scope))
+    return str(evaluated(expression, scope))
 
 
 def rendered(lines: list[str], scope: Mapping[str, Any]) -> list[str]:
@@ -157,7 +195,7 @@ CASES = [
     (kind, variant)
     for kind in (*PLANS, HERE)
     for variant in VARIANTS
-    if variant != "tiers" or kind == HERE
+    if "tier" not in variant or kind == HERE
 ]
 QUICK = ("sglang-two-nodes", "vllm-one-device", HERE)
 

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from penstock_ops.deploy.engines.penstock import PROGRAM
-from penstock_ops.deploy.kinds.pull_job import DOWNLOAD
+from penstock_ops.deploy.kinds.weights import DOWNLOAD
 from tests.deploy.image import BASE, NAME, Container, Images, call
 from tests.e2e.server import HANG
 

@@ -377,14 +377,23 @@ def rules(name: str) -> set[str]:
 
 def test_the_manifest_of_source_000() -> None:
     """A mount names a volume that is not there; no API server sees that in a LeaderWorkerSet."""
-    assert rules("source-000.yaml") == {"volume", "service-links"}
+    assert rules("source-000.yaml") == {
+        "device-nodes",
+        "requests",
+        "service-links",
+        "spread",
+        "volume",
+    }
 
 
 def test_the_manifest_of_source_002() -> None:
     assert rules("source-002.yaml") == {
+        "device-nodes",
         "nccl",
+        "open",
         "privileged",
         "probe-delay",
+        "requests",
         "service-links",
         "worker-probe",
     }
@@ -396,7 +405,7 @@ def test_findings_are_printed_and_errors_are_the_status(
     assert main(["deploy", "lint", str(PUBLISHED / "source-000.yaml")]) == 1
     printed = capsys.readouterr().out
     assert "LeaderWorkerSet qwq-dist-v1-distributed-serving: error: volumeMounts names" in printed
-    assert printed.splitlines()[-1] == "2 errors, 2 warnings"
+    assert printed.splitlines()[-1] == "2 errors, 7 warnings"
 
 
 def test_lists_and_other_kinds_are_read(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 from collections.abc import Callable
@@ -49,6 +50,33 @@ def test_a_replica_is_a_cluster_of_its_own(ray: Ray) -> None:
     assert not {"deployment.yaml", "leader-worker-set.yaml"} & set(files)
 
 
+def test_the_head_waits_for_its_nodes_no_longer_than_a_start_takes(
+    ray: Ray, plan: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """The script itself, with a Ray that no node joins."""
+    container = head(ray("vllm-two-nodes"))
+    (script,) = container["args"]
+    limit = re.search(r"-lt (\d+)", script)
+    assert limit
+    start = yaml.safe_load(plan("vllm-two-nodes").read_text())["start"]
+    weights = start["weights"]["claim"]
+    seconds = start["image"]["seconds"] + weights["pull_seconds"] + weights["seconds"]
+    assert int(limit[1]) == 2 * seconds
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "python3").write_text("#!/bin/sh\nexit 1\n")
+    (programs / "python3").chmod(0o755)
+    done = subprocess.run(
+        [*container["command"], script.replace(f"-lt {limit[1]}", "-lt 1")],
+        env={"PATH": f"{programs}:/usr/bin:/bin", "KUBERAY_GEN_RAY_START_CMD": "sleep 5"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert f"fewer than 2 nodes of Ray after {limit[1]} s" in done.stderr
+
+
 def test_the_server_has_the_ray_executor_and_no_nodes_of_its_own(ray: Ray) -> None:
     files = ray("penstock-two-nodes")
     words = served(files)
@@ -91,7 +119,7 @@ def test_heads_serve_and_nothing_else(ray: Ray) -> None:
             labels = labels[key]
         assert labels.items() <= head_labels.items()
         assert not labels.items() <= worker_labels.items()
-    (rule,) = files["network-policy.yaml"]["spec"]["ingress"][1:]
+    rule = files["network-policy.yaml"]["spec"]["ingress"][0]
     own = rule["from"][0]["podSelector"]["matchLabels"]
     assert own.items() <= head_labels.items() & worker_labels.items()
 

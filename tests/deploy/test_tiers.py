@@ -47,7 +47,10 @@ def test_a_shared_store_needs_nothing_of_the_pod(written: Written) -> None:
 @pytest.mark.parametrize(
     ("kind", "tiers", "said"),
     [
-        ("vllm-one-device", ["ram:1GiB"], "--kv-tier is Penstock's"),
+        ("sglang-two-nodes", ["ram:1GiB"], "--kv-tier is Penstock's"),
+        ("vllm-one-device", ["s3://bucket/prefix"], "redis://HOST:PORT"),
+        ("vllm-one-device", ["ram:1GiB,quota=0.5"], "redis://HOST:PORT"),
+        ("vllm-one-device", ["ram:1GiB", "ram:2GiB"], "one ram tier"),
         (HERE, ["ram:lots"], "--kv-tier"),
         (HERE, ["disk:/a,1GiB", "disk:/b,1GiB"], "one disk"),
         (HERE, ["disk:kv,1GiB"], "an absolute path"),

@@ -115,3 +115,17 @@ def test_tiers_of_the_plan_are_the_default(
     assert "--kv-tier=disk:/var/cache/smollm2-135m/kv,65536MiB" in planned
     assert main(["deploy", "slurm", str(path), *MODEL]) == 1
     assert "--kv-tier disk:PATH,65536MiB" in capsys.readouterr().err
+
+
+def test_the_tiers_of_vllm_are_in_its_environment(
+    plan: Plan, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """LMCache's sizes are GiB for each rank; a unit or batch script has no such environment."""
+    tier = ("--kv-tier", "ram:8GiB")
+    path = made(plan("vllm-one-node"), "compose", *tier)
+    (service,) = yaml.safe_load(path.read_text())["services"].values()
+    assert "LMCACHE_MAX_LOCAL_CPU_SIZE=2" in service["environment"]
+    assert any(word.startswith("--kv-transfer-config=") for word in service["entrypoint"])
+    for target in ("systemd", "slurm"):
+        assert main(["deploy", target, str(plan("vllm-one-node")), *MODEL, *tier]) == 1
+        assert "for pods and Compose" in capsys.readouterr().err

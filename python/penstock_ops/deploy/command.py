@@ -10,24 +10,35 @@ from typing import Any
 
 from penstock.config.forms import control_character
 from penstock.core import InvalidValueError, PenstockError
+from penstock_ops.deploy.bench import add_bench, write_bench
 from penstock_ops.deploy.chart.write import chart, write_chart
 from penstock_ops.deploy.cluster.flags import add_commands
 from penstock_ops.deploy.compose import compose
+from penstock_ops.deploy.front_flags import add_front, front_of
 from penstock_ops.deploy.hosts import slurm, systemd
 from penstock_ops.deploy.kubernetes import manifests, notes, write
 from penstock_ops.deploy.lint import lint
 from penstock_ops.deploy.monitoring.flags import add_dashboards
 from penstock_ops.deploy.plan_file import read_plan
+from penstock_ops.deploy.pod_flags import (
+    add_choice,
+    add_cluster,
+    add_volumes,
+    chosen,
+    cluster_of,
+    kv_volume,
+    pair_of,
+    volume_of,
+)
 from penstock_ops.deploy.settings import (
     PORT,
-    Front,
     Scaling,
     Settings,
-    Volume,
     checked_name,
     name_of,
 )
 from penstock_ops.deploy.tiers import tiers_of
+from penstock_ops.deploy.volumes import Volume
 
 GROUP = "Deploy"
 SUMMARY = "files for Kubernetes, Helm, Compose, systemd or Slurm from a plan; apply, check"
@@ -54,6 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of Penstock; default: %(default)s",
     )
     _host(targets.add_parser("slurm", help="a batch script"), run_slurm)
+    _bench(targets.add_parser("bench", help="a Job that loads the servers in a cluster"))
     add_dashboards(targets.add_parser("dashboards", help="Grafana boards and alert rules"))
     _lint(targets.add_parser("lint", help="check manifests of any origin"))
     add_commands(targets)
@@ -61,7 +73,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _k8s(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Write a Deployment, or a LeaderWorkerSet where a replica needs several nodes, with "
+        "Write a Deployment, a LeaderWorkerSet where a replica needs several nodes, or a "
+        "StatefulSet where pods keep claims of their own, with "
         "Service, disruption budget and network policy. Nothing is applied."
     )
     _add_objects(parser)
@@ -104,11 +117,14 @@ def _add_objects(parser: argparse.ArgumentParser) -> None:
     model.add_argument(
         "--pull", default="", metavar="ORG/NAME", help="make a claim, and a Job that fills it"
     )
-    model.add_argument("--storage-class", default="", help="of the claim that --pull makes")
+    model.add_argument("--storage-class", default="", help="of the claims that --pull makes")
     model.add_argument(
         "--model-path", default="", metavar="PATH", help="below the volume; default: the volume"
     )
+    add_choice(parser)
+    add_volumes(parser)
     _add_tiers(parser)
+    add_cluster(parser)
     parser.add_argument("--api-key-secret", default="", metavar="SECRET", help="with key api-key")
     parser.add_argument("--interface", default="eth0", help="of pods; default: %(default)s")
     parser.add_argument("--rdma-devices", default="", help="such as mlx5_0,mlx5_1")
@@ -121,6 +137,7 @@ def _add_objects(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--pod-monitor", action="store_true", help="for the Prometheus operator")
     parser.add_argument("--kustomize", action="store_true", help="and a kustomization.yaml")
+    add_front(parser)
     _add_cluster(parser)
 
 
@@ -130,36 +147,12 @@ def _add_tiers(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="TIER",
-        help="of Penstock, as serve has it: ram:SIZE, disk:PATH,SIZE, a URL; repeatable; default: "
-        "those of the plan",
+        help="as serve has it: ram:SIZE, disk:PATH,SIZE, a URL; repeatable; default: those of the "
+        "plan; of vLLM by LMCache",
     )
 
 
 def _add_cluster(parser: argparse.ArgumentParser) -> None:
-    front = parser.add_argument_group("gateway")
-    front.add_argument(
-        "--gateway",
-        default="",
-        metavar="proxy|CLASS",
-        help="penstock gateway before the replicas: as a proxy, or as the endpoint picker of a "
-        "Gateway of CLASS with HTTPRoute and InferencePool",
-    )
-    front.add_argument(
-        "--gateway-image", default="", metavar="IMAGE", help="of Penstock; default: --image"
-    )
-    front.add_argument(
-        "--picker-tls-secret",
-        default="",
-        metavar="SECRET",
-        help="with a certificate, where the Gateway speaks TLS to its picker",
-    )
-    front.add_argument(
-        "--objective",
-        action="append",
-        default=[],
-        metavar="NAME=PRIORITY",
-        help="an InferenceObjective; repeatable",
-    )
     scale = parser.add_argument_group("autoscaling", "by the plan's requests_waiting and kv_use")
     scale.add_argument("--autoscale-to", type=int, metavar="REPLICAS", help="from the plan's on")
     scale.add_argument(
@@ -247,6 +240,8 @@ def _bare(parsed: argparse.Namespace, disk: str) -> Settings:
         raise InvalidValueError("--model-path", parsed.model_path, "an absolute path")
     plan, name = _named(parsed)
     tiers = tiers_of(parsed.kv_tier, plan, disk.format(name=name))
+    if tiers and plan["engine"] == "vllm":
+        raise PenstockError("--kv-tier of vLLM is for pods and Compose, which set its environment")
     return Settings(plan, name, "", Volume(), parsed.model_path, tiers=tiers)
 
 
@@ -271,6 +266,16 @@ def _check_texts(parsed: argparse.Namespace) -> None:
                 raise InvalidValueError(
                     flag, text, "a reference such as registry/model@sha256:..., no scheme"
                 )
+
+
+def _bench(parser: argparse.ArgumentParser) -> None:
+    add_bench(parser)
+    parser.set_defaults(command=run_bench)
+
+
+def run_bench(parsed: argparse.Namespace) -> int:
+    _check_texts(parsed)
+    return write_bench(parsed)
 
 
 def _lint(parser: argparse.ArgumentParser) -> None:
@@ -315,48 +320,27 @@ def run_helm(parsed: argparse.Namespace) -> int:
 
 def settings_of(parsed: argparse.Namespace) -> Settings:
     plan, name = _named(parsed)
+    plan = chosen(parsed, plan)
     return Settings(
         plan,
         name,
         parsed.image,
-        _volume(parsed),
+        volume_of(parsed),
         parsed.model_path.strip("/"),
         parsed.api_key_secret,
         parsed.interface,
         parsed.rdma_devices,
-        dict(_pair("--node-selector", text) for text in parsed.node_selector) or None,
+        dict(pair_of("--node-selector", text) for text in parsed.node_selector) or None,
         parsed.pod_monitor,
-        _front(parsed, str(plan["engine"])),
+        front_of(parsed, str(plan["engine"])),
         _scaling(parsed, plan),
         tuple(filter(None, parsed.nic_interfaces.split(","))),
         _text(parsed.topology_file),
         tiers_of(parsed.kv_tier, plan, DISK),
+        kv_volume(parsed),
+        cluster_of(parsed),
         parsed.ray,
     )
-
-
-def _volume(parsed: argparse.Namespace) -> Volume:
-    return Volume(
-        parsed.claim, parsed.host_path, parsed.pull, parsed.storage_class, parsed.image_volume
-    )
-
-
-def _front(parsed: argparse.Namespace, engine: str) -> Front | None:
-    if not parsed.gateway:
-        if parsed.gateway_image or parsed.picker_tls_secret or parsed.objective:
-            raise PenstockError("there is no gateway for these flags: give --gateway, too")
-        return None
-    image = parsed.gateway_image or (parsed.image if engine == "penstock" else "")
-    if not image:
-        raise PenstockError(f"--image is {engine}'s: --gateway-image names one of Penstock")
-    objectives = dict(_pair("--objective", text) for text in parsed.objective)
-    numbers = {checked_name("--objective", name): _int(text) for name, text in objectives.items()}
-    if parsed.gateway == "proxy":
-        if numbers or parsed.picker_tls_secret:
-            raise PenstockError("--objective and --picker-tls-secret need --gateway CLASS")
-        return Front(image)
-    checked_name("--gateway", parsed.gateway)
-    return Front(image, parsed.gateway, parsed.picker_tls_secret, numbers)
 
 
 def _scaling(parsed: argparse.Namespace, plan: Mapping[str, Any]) -> Scaling | None:
@@ -379,17 +363,3 @@ def _text(path: Path | None) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise PenstockError(f"{path}: {error}") from error
-
-
-def _int(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise InvalidValueError("--objective", text, "a whole number after =") from None
-
-
-def _pair(flag: str, text: str) -> tuple[str, str]:
-    label, equals, value = text.partition("=")
-    if not label or not equals:
-        raise InvalidValueError(flag, text, "NAME=VALUE")
-    return label, value

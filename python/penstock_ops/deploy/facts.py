@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock_ops.deploy.devices import node_selector
 from penstock_ops.deploy.engines import pods
 from penstock_ops.deploy.parts import Data, Noted, Truth
 from penstock_ops.deploy.probes import reasons
@@ -13,7 +14,6 @@ from penstock_ops.deploy.quoting import fields, kubernetes
 from penstock_ops.deploy.resources import (
     GIB,
     container_security,
-    disk_limit,
     pod_security,
     resources,
     shared_memory_limit,
@@ -28,8 +28,12 @@ from penstock_ops.deploy.settings import (
     Front,
     Scaling,
     Settings,
+    Share,
 )
+from penstock_ops.deploy.volume_facts import VolumeFacts, claims_of_pods, volume_facts
 
+INSTANCE = "app.kubernetes.io/instance"
+"""Label with the deployment's name."""
 MARGIN = 1.25
 """Size of a new volume claim relative to the size of the weights."""
 SECONDS_OF_A_ROLLOUT = 3
@@ -51,6 +55,20 @@ class Role:
 
 
 @dataclass(frozen=True, slots=True)
+class ServiceFacts:
+    """Properties of Services."""
+
+    type: str
+    """Type of the Service for clients."""
+    server_type: str
+    """Type of the Service of the serving pods: that of clients, unless a gateway serves them."""
+    ip_policy: str
+    server_ip_policy: str
+    """IP family policy of the Service of the serving pods."""
+    ip_families: Data
+
+
+@dataclass(frozen=True, slots=True)
 class FrontFacts:
     """Properties of the `penstock gateway` in front of the replicas."""
 
@@ -61,6 +79,13 @@ class FrontFacts:
     proxies: Truth
     tls_secret: str
     has_tls: Truth
+    failure_mode: str
+    port: Data
+    plain_port: Data
+    has_plain: Truth
+    """Whether the Gateway has a second listener, which balances without the picker."""
+    canary: Share | None
+    mirror: Share | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +111,9 @@ class Facts:
     grouped: Truth
     """Whether a replica has several pods."""
     single: Truth
+    """Whether a Deployment owns the pods."""
+    stateful: Truth
+    """Whether a StatefulSet owns the pods, because each has claims of its own that are kept."""
     workload: tuple[str, str]
     """API version and kind of the object that owns the replicas' pods."""
     restart_policy: str
@@ -103,7 +131,6 @@ class Facts:
     shared_memory: str
     disk: str
     """Directory of the disk tier in the pods; empty without one."""
-    disk_size: str
     has_disk: Truth
     model: str
     """The model's path in the pods, quoted as a word of a command."""
@@ -113,9 +140,9 @@ class Facts:
     volume_image: str
     """Reference of the image that contains the weights; empty if they are in another volume."""
     in_image: Truth
-    in_claim: Truth
     pull: str
     pulls: Truth
+    volumes: VolumeFacts
     compiles: Truth
     """Whether pods compile Triton kernels, which Penstock does on accelerators."""
     keeps_kernels: Truth
@@ -125,8 +152,20 @@ class Facts:
     storage: str
     storage_class: str
     metrics_port: str
+    metrics_number: str
+    scraped: Truth
+    """Whether pods have the annotations by which Prometheus finds them without an operator."""
+    is_annotated: Truth
+    """Whether a serving pod has annotations."""
+    monitoring: str
+    """Namespace whose pods may read metrics."""
+    pull_secrets: Data
+    """References to Secrets with credentials of the image registries."""
+    service: ServiceFacts
     own_metrics: Truth
     """Whether the server has a separate port for Prometheus."""
+    shares_port: Truth
+    """Whether metrics have the port of the API."""
     topology: Data
     """Content of NCCL's topology file; empty if NCCL detects the topology."""
     has_topology: Truth
@@ -139,8 +178,12 @@ class Facts:
     by_metrics: Truth
     scaling: ScalingFacts | None
     fronted: Truth
+    direct: Truth
+    """Whether clients connect to the serving pods, because there is no gateway."""
     proxied: Truth
     picked: Truth
+    balanced: Truth
+    """Whether a Gateway's second listener balances without the picker."""
     front_monitored: Truth
     front: FrontFacts | None
 
@@ -152,7 +195,7 @@ class Facts:
     def labels(self, role: str = "server") -> dict[str, str]:
         return {
             "app.kubernetes.io/name": "penstock" if role == "gateway" else self.engine,
-            "app.kubernetes.io/instance": self.name,
+            INSTANCE: self.name,
             "app.kubernetes.io/component": role,
             "app.kubernetes.io/managed-by": "penstock-deploy",
         }
@@ -162,7 +205,7 @@ class Facts:
         gateway's. A replica's other nodes have another role, so they are not selected.
         """
         return {
-            "app.kubernetes.io/instance": self.name,
+            INSTANCE: self.name,
             "app.kubernetes.io/component": role,
         }
 
@@ -175,6 +218,8 @@ def facts(settings: Settings) -> Facts:
     scaled, front = settings.scaling is not None, settings.front
     server, node = (_role(settings, leader) for leader in (True, False))
     variables = reasons(server.env)
+    storage = f"{max(-(-int(settings.weights * MARGIN) // GIB), 1)}Gi"
+    stateful = not grouped and bool(claims_of_pods(settings, storage))
     compiles = settings.engine == "penstock" and settings.has_devices
     by_keda = bool(settings.scaling and settings.scaling.prometheus)
     return Facts(
@@ -184,24 +229,22 @@ def facts(settings: Settings) -> Facts:
         replicas=int(settings.choice["replicas"]),
         nodes=settings.nodes,
         grouped=grouped,
-        single=not grouped,
-        workload=("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet")
-        if grouped
-        else ("apps/v1", "Deployment"),
+        single=not (grouped or stateful),
+        stateful=stateful,
+        workload=_workload(grouped, stateful),
         restart_policy=engine.restart_policy,
-        deadline=max(SECONDS_OF_A_ROLLOUT * settings.start_seconds, LEAST_DEADLINE),
+        deadline=_deadline(settings),
         server=server,
         node=node,
         variables=variables,
         has_variables=bool(variables),
-        node_selector=dict(settings.node_selector or {}),
+        node_selector=node_selector(settings),
         tolerations=tolerations(settings),
         resources=resources(settings),
         pod_security=pod_security(settings),
         container_security=container_security(settings),
         shared_memory=shared_memory_limit(settings),
         disk=settings.disk,
-        disk_size=disk_limit(settings),
         has_disk=bool(settings.disk),
         model=kubernetes(settings.model),
         claim=volume.claim or f"{settings.name}-model",
@@ -209,16 +252,23 @@ def facts(settings: Settings) -> Facts:
         on_host=bool(volume.host_path),
         volume_image=volume.image,
         in_image=bool(volume.image),
-        in_claim=not (volume.host_path or volume.image),
         pull=volume.pull,
         pulls=bool(volume.pull),
+        volumes=volume_facts(settings, storage),
         compiles=compiles,
         keeps_kernels=(keeps := bool(volume.pull) and compiles),
         claim_is_read=not keeps,
-        storage=f"{max(-(-int(settings.weights * MARGIN) // GIB), 1)}Gi",
+        storage=storage,
         storage_class=volume.storage_class,
         metrics_port=engine.metrics_port,
+        metrics_number=str(METRICS_PORT if engine.metrics_port == "metrics" else PORT),
+        scraped=settings.cluster.scrape,
+        is_annotated=bool(variables) or settings.cluster.scrape,
+        monitoring=settings.cluster.monitoring,
+        pull_secrets=[{"name": name} for name in settings.cluster.pull_secrets],
+        service=_service(settings),
         own_metrics=engine.metrics_port == "metrics",
+        shares_port=engine.metrics_port != "metrics",
         topology=settings.topology,
         has_topology=bool(settings.topology),
         monitored=settings.monitor,
@@ -229,11 +279,27 @@ def facts(settings: Settings) -> Facts:
         by_metrics=scaled and not by_keda,
         scaling=_scaling(settings, settings.scaling) if settings.scaling else None,
         fronted=front is not None,
+        direct=front is None,
         proxied=front is not None and not front.gateway_class,
         picked=front is not None and bool(front.gateway_class),
+        balanced=front is not None and front.plain_port is not None,
         front_monitored=front is not None and settings.monitor,
         front=_front(front) if front else None,
     )
+
+
+def _workload(grouped: bool, stateful: bool) -> tuple[str, str]:
+    if grouped:
+        return "leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"
+    return "apps/v1", "StatefulSet" if stateful else "Deployment"
+
+
+def _deadline(settings: Settings) -> int:
+    """Seconds after which a rollout counts as failed. In the first one, pods also wait for the Job
+    that pulls the weights.
+    """
+    waiting = 0 if settings.volume.own else settings.pull_limit
+    return max(SECONDS_OF_A_ROLLOUT * settings.start_seconds + waiting, LEAST_DEADLINE)
 
 
 def _role(settings: Settings, leader: bool) -> Role:
@@ -289,4 +355,23 @@ def _front(front: Front) -> FrontFacts:
         proxies=not front.gateway_class,
         tls_secret=front.tls_secret,
         has_tls=bool(front.tls_secret),
+        failure_mode=front.failure_mode,
+        port=front.port,
+        plain_port=front.plain_port or 0,
+        has_plain=front.plain_port is not None,
+        canary=front.canary,
+        mirror=front.mirror,
+    )
+
+
+def _service(settings: Settings) -> ServiceFacts:
+    cluster = settings.cluster
+    both = cluster.ip_family == "dual"
+    policy = "PreferDualStack" if both else "SingleStack"
+    return ServiceFacts(
+        type=cluster.service_type,
+        server_type="ClusterIP" if settings.front else cluster.service_type,
+        ip_policy=policy,
+        server_ip_policy=policy if pods(settings).both_families else "SingleStack",
+        ip_families=[] if both else [cluster.ip_family],
     )

@@ -6,16 +6,23 @@ from pathlib import Path
 
 from penstock.config import ranks_of_nodes
 from penstock.core import PenstockError
+from penstock_ops.deploy.devices import DEVICE_LABEL, node_selector
 from penstock_ops.deploy.emit import dump
 from penstock_ops.deploy.engines import pods
 from penstock_ops.deploy.facts import facts
 from penstock_ops.deploy.files import FILES, WORKLOADS
 from penstock_ops.deploy.kinds.inference_objective import inference_objective
 from penstock_ops.deploy.kinds.nic_cluster_policy import nic_cluster_policy
+from penstock_ops.deploy.kinds.pod import UDEV
 from penstock_ops.deploy.kinds.ray_cluster import ray_cluster
+from penstock_ops.deploy.kinds.weights import HUB_SECRET
 from penstock_ops.deploy.parts import settled
+from penstock_ops.deploy.resources import USER
 from penstock_ops.deploy.settings import Settings
+from penstock_ops.deploy.volumes import EMPTY_DIR, KEPT, check_volume
 
+SHORT_LIVED = "--claim-per-pod ephemeral, --kv-volume claim-per-pod:ephemeral"
+"""Flags for claims that last as long as their pods."""
 KUSTOMIZATION = "kustomization.yaml"
 
 Manifests = dict[str, dict[str, object]]
@@ -51,12 +58,20 @@ def check(settings: Settings) -> None:
         raise PenstockError(
             f"{settings.ranks} ranks do not divide over {settings.nodes} pods, which are alike"
         )
-    volume = settings.volume
-    sources = (volume.claim, volume.host_path, volume.image, volume.pull)
-    if sum(map(bool, sources)) != 1:
-        raise PenstockError(
-            "where is the model? give one of --claim, --host-path, --image-volume, --pull"
-        )
+    check_volume(settings.volume, settings.nodes * settings.most_replicas)
+    _check_own_claims(settings)
+    shares = (settings.front.canary, settings.front.mirror) if settings.front else ()
+    if any(share and share.name == settings.name for share in shares):
+        raise PenstockError(f"--canary and --mirror name another deployment than {settings.name}")
+
+
+def _check_own_claims(settings: Settings) -> None:
+    """Raise PenstockError for claims of pods that their owner cannot create."""
+    owns = (settings.volume.own, settings.kv_volume.own if settings.disk else "")
+    if settings.ray and KEPT in owns:
+        raise PenstockError(f"a RayCluster makes no claims that outlive its pods: {SHORT_LIVED}")
+    if settings.kv_volume != EMPTY_DIR and not settings.disk:
+        raise PenstockError("--kv-volume is for a disk tier: give --kv-tier disk:PATH,SIZE, too")
 
 
 def _alike(settings: Settings) -> bool:
@@ -109,7 +124,10 @@ def notes(settings: Settings) -> list[str]:
     if settings.ray:
         found.append("needs the KubeRay operator in the cluster, and Ray in the image")
     elif settings.nodes > 1:
-        found.append("needs the LeaderWorkerSet controller in the cluster")
+        found.append(
+            "needs the LeaderWorkerSet controller in the cluster: kubectl apply --server-side -f "
+            "https://github.com/kubernetes-sigs/lws/releases/download/v0.9.0/manifests.yaml"
+        )
     if settings.needs_token:
         found.append(
             f"needs a secret: kubectl create secret generic {settings.name}-cluster "
@@ -139,14 +157,37 @@ def notes(settings: Settings) -> list[str]:
 
 def _notes_of_volumes(settings: Settings) -> list[str]:
     found = []
-    if settings.volume.host_path:
-        found.append("hostPath: the namespace must allow more than Pod Security baseline")
-    if settings.volume.image:
+    volume, kv = settings.volume, settings.kv_volume
+    paths = [volume.host_path, kv.host_path, UDEV if settings.direct_disk else ""]
+    if hosts := ", ".join(filter(None, paths)):
+        found.append(f"hostPath {hosts}: the namespace must allow more than Pod Security baseline")
+    if volume.pull:
+        found.append(
+            f"a gated model needs a secret: kubectl create secret generic {HUB_SECRET} "
+            "--from-literal token=hf_..."
+        )
+    if volume.nfs or kv.nfs:
+        found.append(
+            "a PersistentVolume is the cluster's: --name is unique in it, not only in the namespace"
+        )
+    if (kv.host_path or kv.nfs) and not pods(settings).root:
+        found.append(
+            f"the directory of the disk tier belongs to uid {USER}: install -d -m 700 -o {USER} "
+            f"{kv.host_path or (kv.nfs and kv.nfs.path)}, on each node or on the server"
+        )
+    if settings.nodes > 1 and KEPT in (volume.own, kv.own):
+        found.append(
+            "claims of pods need LeaderWorkerSet 0.8 or later; with an older one, which has no "
+            f"volumeClaimTemplates: {SHORT_LIVED}"
+        )
+    if volume.image:
         found.append(
             "image volume: stable in Kubernetes 1.36, beta from 1.33 on (1.33 and 1.34 need the "
             "feature gate ImageVolume), with containerd 2.1 or CRI-O; its files must be readable "
             "by all users"
         )
+    if settings.tiers and settings.engine == "vllm":
+        found.append("--kv-tier of vLLM: LMCache must be in the image (lmcache/vllm-openai)")
     return found
 
 
@@ -165,6 +206,13 @@ def _notes_of_kinds(settings: Settings) -> list[str]:
     elif scaling:
         engine = pods(settings)
         found.append(f"needs an adapter for custom metrics with {engine.waiting}, {engine.kv_use}")
+    if settings.cluster.service_type == "LoadBalancer" and not settings.api_key_secret:
+        found.append("LoadBalancer without --api-key-secret: everyone who reaches it is served")
+    if DEVICE_LABEL in node_selector(settings):
+        found.append(
+            f"pods select nodes by {DEVICE_LABEL}, which NVIDIA's GPU feature discovery sets: "
+            "without it --any-device"
+        )
     if settings.nic_interfaces:
         found.append("nic-cluster-policy.yaml is for the whole cluster: it has one such object")
     return found

@@ -11,7 +11,25 @@ from typing import Any
 from penstock.core import PenstockError
 from penstock_ops.deploy.object_rules import objects_rules
 from penstock_ops.deploy.objects import Located, pods_of, read
+from penstock_ops.deploy.placement_rules import (
+    device_nodes,
+    direct_storage,
+    host_paths,
+    pull_secrets,
+    requests,
+    scrape_annotations,
+)
 from penstock_ops.deploy.rules import Finding, pod_rules
+
+PLACEMENT = (
+    requests,
+    device_nodes,
+    scrape_annotations,
+    pull_secrets,
+    host_paths,
+    direct_storage,
+)
+"""Rules of placement_rules for pods."""
 
 
 def lint(paths: Sequence[Path]) -> list[tuple[Located, Finding]]:
@@ -31,5 +49,5 @@ def lint(paths: Sequence[Path]) -> list[tuple[Located, Finding]]:
 
 def _pods(data: Mapping[str, Any]) -> Iterator[Finding]:
     for pod in pods_of(data):
-        for rule in pod_rules():
+        for rule in (*pod_rules(), *PLACEMENT):
             yield from rule(pod)

@@ -6,11 +6,13 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from penstock_ops.deploy.objects import mapping, mappings, pods_of
-from penstock_ops.deploy.rules import Finding, words_of
+from penstock_ops.deploy.objects import mapping, mappings, pods_of, selected_by
+from penstock_ops.deploy.placement_rules import spread
+from penstock_ops.deploy.rules import Finding, Severity, words_of
+from penstock_ops.deploy.service_rules import failure_mode, listeners, policy, service
+from penstock_ops.deploy.storage_rules import claim, volume, waits
 
 Objects = Sequence[Mapping[str, Any]]
-WORKLOADS = ("Deployment", "LeaderWorkerSet", "StatefulSet")
 
 
 def objects_rules(data: Mapping[str, Any], every: Objects) -> Iterator[Finding]:
@@ -63,28 +65,16 @@ def _network(data: Mapping[str, Any], every: Objects) -> Iterator[Finding]:
 
 
 def _selector(data: Mapping[str, Any], every: Objects) -> Iterator[Finding]:
-    wanted = _wanted(data)
+    wanted = selected_by(data)
     pods = [pod for each in every for pod in pods_of(each)]
     if pods and wanted and not any(wanted.items() <= pod.labels.items() for pod in pods):
         text = ", ".join(f"{key}={value}" for key, value in wanted.items())
         yield Finding("selector", "error", f"no pod of these files has {text}")
 
 
-def _wanted(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Labels that an object selects pods by, without those that only a controller adds to pods."""
-    spec = mapping(data.get("spec"))
-    selector = mapping(spec.get("podSelector") or spec.get("selector"))
-    wanted = mapping(selector.get("matchLabels")) or selector
-    return {
-        key: value
-        for key, value in wanted.items()
-        if "leaderworkerset" not in key and isinstance(value, str)
-    }
-
-
 def _ports(data: Mapping[str, Any], every: Objects) -> Iterator[Finding]:
     """Findings about ports that an object names but that the pods it selects do not have."""
-    spec, wanted = mapping(data.get("spec")), _wanted(data)
+    spec, wanted = mapping(data.get("spec")), selected_by(data)
     asked = [port.get("targetPort") for port in mappings(spec.get("ports"))]
     asked += [point.get("port") for point in mappings(spec.get("podMetricsEndpoints"))]
     pods = [pod for each in every for pod in pods_of(each)]
@@ -139,10 +129,15 @@ def _pool(data: Mapping[str, Any], every: Objects) -> Iterator[Finding]:
 
 def _route(data: Mapping[str, Any], every: Objects) -> Iterator[Finding]:
     for rule in mappings(mapping(data.get("spec")).get("rules")):
-        for backend in mappings(rule.get("backendRefs")):
-            kind, name = str(backend.get("kind", "Service")), backend.get("name")
-            if _named(every, kind, name) is None:
-                yield Finding("route", "error", f"no {kind} {name} in these files")
+        backends = [
+            (str(each.get("kind", "Service")), each.get("name"))
+            for each in mappings(rule.get("backendRefs"))
+        ]
+        missing = [each for each in backends if _named(every, *each) is None]
+        for kind, name in missing:
+            # A canary is another deployment, whose objects are in other files.
+            severity: Severity = "error" if len(missing) == len(backends) else "warning"
+            yield Finding("route", severity, f"no {kind} {name} in these files")
         if "request" not in mapping(rule.get("timeouts")):
             text = "no timeouts.request: a Gateway's default may end streams, 0s is no limit"
             yield Finding("route", "warning", text)
@@ -157,23 +152,8 @@ def _binding(data: Mapping[str, Any], every: Objects) -> Iterator[Finding]:
             yield Finding("binding", "error", f"no {kind} {name} in these files")
 
 
-def _claim(data: Mapping[str, Any], every: Objects) -> Iterator[Finding]:
-    """A finding if a claim's volume can be mounted on one node only, but its pods may be on
-    several.
-    """
-    modes = mapping(data.get("spec")).get("accessModes")
-    name = mapping(data.get("metadata")).get("name")
-    if not isinstance(modes, list) or {"ReadWriteMany", "ReadOnlyMany"} & set(map(str, modes)):
-        return
-    for each in every:
-        if each.get("kind") not in WORKLOADS:
-            continue
-        volumes = [v for pod in pods_of(each) for v in mappings(pod.spec.get("volumes"))]
-        claims = [mapping(volume.get("persistentVolumeClaim")) for volume in volumes]
-        count = mapping(each.get("spec")).get("replicas", 1)
-        several = (isinstance(count, int) and count > 1) or each.get("kind") == "LeaderWorkerSet"
-        if several and any(claim.get("claimName") == name for claim in claims):
-            yield Finding("claim", "error", f"{', '.join(map(str, modes))}: pods are on many nodes")
+def _spread(data: Mapping[str, Any], every: Objects) -> Iterator[Finding]:
+    yield from spread(data, list(pods_of(data)))
 
 
 def _twice(data: Mapping[str, Any], every: Objects) -> Iterator[Finding]:
@@ -200,16 +180,19 @@ def _named(every: Objects, kind: str, name: object) -> Mapping[str, Any] | None:
 
 Rule = Callable[[Mapping[str, Any], Objects], Iterator[Finding]]
 RULES: Mapping[str, tuple[Rule, ...]] = {
-    "HTTPRoute": (_route,),
+    "Deployment": (_spread, waits),
+    "HTTPRoute": (_route, listeners),
     "HorizontalPodAutoscaler": (_scaler,),
-    "InferencePool": (_selector, _pool),
-    "LeaderWorkerSet": (_group,),
-    "NetworkPolicy": (_selector,),
+    "InferencePool": (_selector, _pool, failure_mode),
+    "LeaderWorkerSet": (_group, _spread, waits),
+    "NetworkPolicy": (_selector, policy),
     "NicClusterPolicy": (_network,),
-    "PersistentVolumeClaim": (_claim,),
+    "PersistentVolume": (volume,),
+    "PersistentVolumeClaim": (claim,),
     "PodDisruptionBudget": (_selector, _budget),
     "PodMonitor": (_selector, _ports),
     "RoleBinding": (_binding,),
     "ScaledObject": (_scaler,),
-    "Service": (_selector, _ports),
+    "Service": (_selector, _ports, service),
+    "StatefulSet": (_spread, waits),
 }

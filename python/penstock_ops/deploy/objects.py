@@ -5,7 +5,7 @@ create.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,9 @@ class Pod:
     """Number of pods in its group; 1 without a group."""
     role: str = ""
     """`leader` or `worker` of a group; empty without a group."""
+    annotations: Mapping[str, Any] = field(default_factory=dict)
+    claims: frozenset[str] = frozenset()
+    """Names of the volumes that each pod gets as claims of its own."""
 
     @property
     def containers(self) -> list[Mapping[str, Any]]:
@@ -70,22 +73,44 @@ def pods_of(data: Mapping[str, Any]) -> Iterator[Pod]:
             yield _template(group.get("template"), size, "worker")
     elif data.get("kind") == "LeaderWorkerSet":
         group = mapping(spec.get("leaderWorkerTemplate"))
-        size = _count(group.get("size", 1))
-        worker = _template(group.get("workerTemplate"), size, "worker")
+        size, claims = _count(group.get("size", 1)), _templates(group)
+        worker = _template(group.get("workerTemplate"), size, "worker", claims)
         if group.get("leaderTemplate") is not None:
-            yield _template(group.get("leaderTemplate"), size, "leader")
+            yield _template(group.get("leaderTemplate"), size, "leader", claims)
         yield worker
     elif "template" in spec:
-        yield _template(spec.get("template"))
+        yield _template(spec.get("template"), claims=_templates(spec))
 
 
 def _count(value: object) -> int:
     return value if isinstance(value, int) else 1
 
 
-def _template(value: object, size: int = 1, role: str = "") -> Pod:
+def _template(
+    value: object, size: int = 1, role: str = "", claims: frozenset[str] = frozenset()
+) -> Pod:
     template = mapping(value)
-    return Pod(mapping(template.get("spec")), _labels(template), size, role)
+    annotations = mapping(mapping(template.get("metadata")).get("annotations"))
+    spec = mapping(template.get("spec"))
+    return Pod(spec, _labels(template), size, role, annotations, claims)
+
+
+def _templates(spec: Mapping[str, Any]) -> frozenset[str]:
+    """Names of volumeClaimTemplates."""
+    listed = mappings(spec.get("volumeClaimTemplates"))
+    return frozenset(str(mapping(each.get("metadata")).get("name")) for each in listed)
+
+
+def selected_by(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Labels that an object selects pods by, without those that only a controller adds to pods."""
+    spec = mapping(data.get("spec"))
+    selector = mapping(spec.get("podSelector") or spec.get("selector"))
+    wanted = mapping(selector.get("matchLabels")) or selector
+    return {
+        key: value
+        for key, value in wanted.items()
+        if "leaderworkerset" not in key and isinstance(value, str)
+    }
 
 
 def _labels(value: Mapping[str, Any]) -> Mapping[str, str]:

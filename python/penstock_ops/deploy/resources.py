@@ -18,18 +18,28 @@ HEADROOM = 1.1
 """A pod's memory relative to the memory that the plan estimates."""
 RANK_SHARED = GIB
 """Bytes of shared memory for each rank with a device, for NCCL and for queues between processes."""
+PROCESS_MEMORY = 4 * GIB
+"""Bytes of host memory that a pod with devices requests for its server and for each rank: Python,
+the device's libraries, and pinned buffers. It is a rule of ours, above what such processes take."""
+SERVER_CPUS = 2
+"""CPUs that a pod with devices requests besides one for each rank: one for its API server and one
+for its scheduler, whose threads run all the time under load."""
 
 
 def resources(settings: Settings) -> dict[str, object]:
-    """Resource limits and requests of a pod: devices and network adapters, or memory and CPUs if it
-    has no devices.
+    """Resource limits and requests of a pod. With devices: the devices and network adapters, and
+    requests for the CPUs and memory that their processes need, without a limit, because files in
+    the page cache count as a pod's memory. Without devices: memory and CPUs.
     """
     if settings.has_devices:
         limits: dict[str, object] = {settings.plan["target"]["resource"]: str(settings.on_pod)}
         if settings.uses_rdma:
             fabric = settings.plan["target"]["fabric_resources"]
             limits |= {name: str(count) for name, count in fabric.items()}
-        return {"limits": limits, "requests": dict(limits)}
+        used = PROCESS_MEMORY * (settings.on_pod + 1) + shared_memory(settings)
+        used += settings.tier_bytes("ram") + (RAY_STORE + RAY_MEMORY if settings.ray else 0)
+        host = {"cpu": str(settings.on_pod + SERVER_CPUS), "memory": f"{used // MIB}Mi"}
+        return {"limits": limits, "requests": {**limits, **host}}
     size = f"{memory(settings)}Mi"
     return {"limits": {"memory": size}, "requests": {"memory": size, "cpu": "1"}}
 
@@ -78,11 +88,12 @@ def shared_memory_limit(settings: Settings) -> str:
     return f"{shared // MIB}Mi"
 
 
-def disk_limit(settings: Settings) -> str:
-    """Size of the disk tier's volume as a Kubernetes quantity: 1/8 more than the tier, for writes
-    while the tier is full.
+def disk_limit(settings: Settings, *, whole: bool = False) -> str:
+    """Size of a pod's disk tier as a Kubernetes quantity, or of the whole tier of a replica: 1/8
+    more than the tier, for writes while the tier is full.
     """
-    return f"{settings.tier_bytes('disk') * 9 // 8 // MIB}Mi"
+    size = settings.tier_bytes("disk") * (settings.nodes if whole else 1)
+    return f"{size * 9 // 8 // MIB}Mi"
 
 
 def restricted_pod() -> dict[str, object]:

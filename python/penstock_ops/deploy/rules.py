@@ -29,6 +29,9 @@ RANKS = {
 }
 
 
+Severity = Literal["error", "warning"]
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """A result of a rule. An `error` means that pods do not serve, or not as intended; a `warning`,
@@ -36,7 +39,7 @@ class Finding:
     """
 
     rule: str
-    severity: Literal["error", "warning"]
+    severity: Severity
     text: str
 
 
@@ -132,7 +135,8 @@ def tokens(pod: Pod) -> Iterator[Finding]:
 
 
 def mounts(pod: Pod) -> Iterator[Finding]:
-    volumes = {each.get("name") for each in mappings(pod.spec.get("volumes"))}
+    listed = {each.get("name") for each in mappings(pod.spec.get("volumes"))}
+    volumes = listed | pod.claims
     for container in pod.containers:
         for mount in mappings(container.get("volumeMounts")):
             if mount.get("name") not in volumes:
@@ -168,7 +172,7 @@ def kv_tiers(pod: Pod) -> Iterator[Finding]:
     volumes = {each.get("name"): each for each in mappings(pod.spec.get("volumes"))}
     for container in pod.containers:
         limits = mapping(mapping(container.get("resources")).get("limits"))
-        for tier in _tiers(words_of(container)):
+        for tier in tiers_in(words_of(container)):
             size = (tier.size_bytes or 0) // pod.size
             if tier.kind == "ram" and "memory" in limits and size >= quantity(limits["memory"]):
                 text = f"a RAM tier of {shown('memory', Fraction(size))} in {limits['memory']}"
@@ -203,7 +207,7 @@ def _mount_of(container: Mapping[str, Any], path: str) -> Mapping[str, Any]:
     return max(own, key=lambda mount: len(str(mount.get("mountPath"))), default={})
 
 
-def _tiers(words: Sequence[str]) -> list[TierConfig]:
+def tiers_in(words: Sequence[str]) -> list[TierConfig]:
     """The tiers in the `--kv-tier` flags of a command, without values that a server would
     reject.
     """

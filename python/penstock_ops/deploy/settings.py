@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock.config.sections import TierConfig
 from penstock.core import InvalidValueError
+from penstock_ops.deploy.volumes import EMPTY_DIR, KvVolume, Volume
 
 NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
 MODELS = "/models"
@@ -21,31 +22,17 @@ PORT, METRICS_PORT = 8000, 8001
 TOPOLOGY, TOPOLOGY_FOLDER = "topology.xml", "/etc/nccl-topology"
 """Name of NCCL's topology file, and the directory where it is mounted."""
 MASTER_PORT = 29501
+PULL_BASE, PULL_RATE = 600, 50_000_000
+"""Seconds, and bytes per second, of the slowest download of weights that pods wait for."""
 GATEWAY_PORT, PICKER_PORT = 8080, 9002
 
 
 @dataclass(frozen=True, slots=True)
-class Volume:
-    """Where the pods get the weights: from an existing claim, a directory on each node, a new claim
-    filled by a Job, or an image.
-    """
+class Share:
+    """Another deployment, by its name, and the percentage of the requests that it gets."""
 
-    claim: str = ""
-    host_path: str = ""
-    pull: str = ""
-    """`org/name` of the model on the hub, for a Job that downloads it to a new claim."""
-    storage_class: str = ""
-    image: str = ""
-    """Reference of an OCI image or artifact with the weights, best with its digest."""
-
-    @property
-    def kind(self) -> str:
-        """Key of this kind of volume in the plan's start-up times. Without Kubernetes it is a
-        directory (`host_path`).
-        """
-        if self.image:
-            return "image"
-        return "claim" if self.claim or self.pull else "host_path"
+    name: str
+    percent: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +50,18 @@ class Front:
     """
     objectives: Mapping[str, int] | None = None
     """Priority of each InferenceObjective, by name."""
+    failure_mode: str = "FailClose"
+    """What a Gateway does with a request while no picker answers: FailClose refuses it, FailOpen
+    sends it to any pod.
+    """
+    port: int = 80
+    """Port of the Gateway's listener that the picker serves."""
+    plain_port: int | None = None
+    """Port of a second listener, whose route balances over the Service without the picker."""
+    canary: Share | None = None
+    """Pool that gets a share of the requests."""
+    mirror: Share | None = None
+    """Service, or pool of a proxy, that gets copies of a share of the requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +73,33 @@ class Scaling:
     most: int
     prometheus: str = ""
     """Address of Prometheus for KEDA; empty for Kubernetes' own autoscaler with custom metrics."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What pods and Services get from the cluster besides nodes and volumes."""
+
+    pull_secrets: tuple[str, ...] = ()
+    """Names of Secrets with credentials of the image registries."""
+    service_type: str = "ClusterIP"
+    """Type of the Service for clients."""
+    ip_family: str = "dual"
+    """`dual` for all IP families of the cluster, or the only one of Services: IPv4 or IPv6."""
+    scrape: bool = False
+    """Whether pods have the `prometheus.io` annotations, which Prometheus finds without an
+    operator.
+    """
+    monitoring: str = "monitoring"
+    """Namespace whose pods may read metrics."""
+    any_device: bool = False
+    """Whether any node with the device's resource may run a pod, whatever its product label."""
+    pull_timeout: int | None = None
+    """Seconds for which a pod waits for the Job that pulls the weights; None for a time that is
+    derived from their size.
+    """
+
+
+DEFAULTS = Cluster()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +135,9 @@ class Settings:
     """Content of NCCL's topology file, for virtual machines; empty if NCCL detects the topology."""
     tiers: Mapping[str, TierConfig] | None = None
     """Penstock's KV tiers (RAM, disk or a URL) in lookup order, keyed by their `--kv-tier` text."""
+    kv_volume: KvVolume = EMPTY_DIR
+    """Volume of the disk tier."""
+    cluster: Cluster = DEFAULTS
     ray: bool = False
     """Whether ranks are actors in a Ray cluster of KubeRay, instead of nodes of a
     LeaderWorkerSet.
@@ -152,6 +181,11 @@ class Settings:
         return int(self.choice["tensor_parallel_size"]) > self.on_pod
 
     @property
+    def most_replicas(self) -> int:
+        """Maximum number of replicas: the planned ones, or what autoscaling may add up to."""
+        return self.scaling.most if self.scaling else int(self.choice["replicas"])
+
+    @property
     def has_devices(self) -> bool:
         """Whether pods request accelerators."""
         return bool(self.plan["target"]["resource"])
@@ -172,6 +206,11 @@ class Settings:
         """Directory of the disk tier; empty without one."""
         paths = [tier.path for tier in (self.tiers or {}).values() if tier.kind == "disk"]
         return paths[0] or "" if paths else ""
+
+    @property
+    def direct_disk(self) -> bool:
+        """Whether the disk tier is read by GPUDirect Storage."""
+        return any(tier.gds for tier in (self.tiers or {}).values())
 
     @property
     def model(self) -> str:
@@ -199,8 +238,18 @@ class Settings:
 
     @property
     def start_seconds(self) -> int:
-        """Planned seconds from the creation of a pod until it serves."""
-        return self.pull_seconds + self.load_seconds
+        """Planned seconds from the creation of a pod until it serves. A pod that downloads the
+        weights itself may take as long as it may wait for them.
+        """
+        downloading = self.pull_limit if self.volume.own else 0
+        return self.pull_seconds + downloading + self.load_seconds
+
+    @property
+    def pull_limit(self) -> int:
+        """Seconds that a download of the weights may take; 0 without one."""
+        if not self.volume.pull:
+            return 0
+        return self.cluster.pull_timeout or PULL_BASE + self.weights // PULL_RATE
 
     @property
     def _start(self) -> Mapping[str, Any]:

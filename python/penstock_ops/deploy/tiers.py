@@ -19,8 +19,8 @@ def tiers_of(texts: Sequence[str], plan: Mapping[str, Any], directory: str) -> T
     """The tiers given by the flags `texts`, or those of the plan if there are none. `directory` is
     for a disk tier of the plan; empty if hosts have no common directory.
 
-    PenstockError for an engine other than Penstock, several disks, a relative directory, or a
-    password, which would be readable in the manifest.
+    PenstockError for SGLang, for tiers that LMCache does not have, several disks, a relative
+    directory, or a password, which would be readable in the manifest.
     """
     found: Tiers = {}
     for text in texts or _planned(plan, directory):
@@ -33,11 +33,24 @@ def tiers_of(texts: Sequence[str], plan: Mapping[str, Any], directory: str) -> T
         if tier.kind == "disk" and not (tier.path or "").startswith("/"):
             raise InvalidValueError("--kv-tier", text, "an absolute path")
         found[text] = tier
-    if found and plan["engine"] != "penstock":
-        raise PenstockError(f"--kv-tier is Penstock's, the plan is {plan['engine']}'s")
+    if found and plan["engine"] == "sglang":
+        raise PenstockError("--kv-tier is Penstock's, or vLLM's by LMCache; the plan is SGLang's")
+    if plan["engine"] == "vllm":
+        _check_lmcache(found)
     if sum(tier.kind == "disk" for tier in found.values()) > 1:
         raise PenstockError("--kv-tier: a replica has a volume for one disk")
     return found
+
+
+def _check_lmcache(tiers: Tiers) -> None:
+    """Raise InvalidValueError for a tier that LMCache's variables cannot describe."""
+    kinds = [tier.kind for tier in tiers.values()]
+    for text, tier in tiers.items():
+        if tier.kind == "object" or tier.quota != 1.0 or tier.daily_write_bytes or tier.ttl_seconds:
+            expected = "for vLLM ram:SIZE, disk:PATH,SIZE[,gds=true] or redis://HOST:PORT"
+            raise InvalidValueError("--kv-tier", text, expected)
+        if kinds.count(tier.kind) > 1:
+            raise InvalidValueError("--kv-tier", text, f"one {tier.kind} tier, as LMCache has")
 
 
 def _planned(plan: Mapping[str, Any], directory: str) -> list[str]:

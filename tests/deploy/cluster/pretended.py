@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.config.machine import free_port
+from penstock_ops.deploy.devices import DEVICE_LABEL, PRODUCTS
 from penstock_ops.deploy.kinds.nic_cluster_policy import SHARES
 from tests.deploy.cluster.control_plane import ControlPlane
 from tests.deploy.cluster.stages import API, stages
@@ -26,6 +27,7 @@ LEASE = 8
 EVICTION = 5
 """Seconds after which pods are driven off a node that does not answer."""
 PRODUCT = "NVIDIA-H100-80GB-HBM3"
+"""Label of nodes whose device has none in our table."""
 DEVICES, COUNT = "nvidia.com/gpu", "8"
 LOG = (
     "INFO penstock.engine: loading the model",
@@ -115,7 +117,7 @@ class Pretended(ControlPlane):
         labels = {
             "node.kubernetes.io/instance-type": str(target["node"] or "gpu-8"),
             "nvidia.com/gpu.present": "true",
-            "nvidia.com/gpu.product": PRODUCT,
+            DEVICE_LABEL: PRODUCTS.get(target["accelerator"], PRODUCT),
             "nvidia.com/gpu.count": COUNT,
             "nvidia.com/gpu.memory": "81559",
         }

@@ -4,13 +4,19 @@ a plan would have numbers.
 
 from __future__ import annotations
 
-from penstock_ops.deploy.facts import Facts, FrontFacts, Role, ScalingFacts
+from penstock_ops.deploy.facts import Facts, FrontFacts, Role, ScalingFacts, ServiceFacts
 from penstock_ops.deploy.parts import Chosen, Condition, Place, Text
+from penstock_ops.deploy.volume_facts import VolumeFacts
 
 GROUPED = "gt (int $.Values.nodes) 1"
 PROXIED = "and $.Values.gateway.enabled (not $.Values.gateway.className)"
 PICKED = "and $.Values.gateway.enabled $.Values.gateway.className"
 KEEPS_KERNELS = "and $.Values.model.pull $.Values.kernels"
+BY_JOB = "and $.Values.model.pull (not $.Values.model.perPod)"
+WORKLOAD = (
+    f"ternary `LeaderWorkerSet` (ternary `StatefulSet` `Deployment` (not (empty "
+    f"$.Values.claimTemplates))) ({GROUPED})"
+)
 CLAIM = "$.Values.model.claim | default (printf `%s-model` $.Release.Name)"
 
 
@@ -23,11 +29,9 @@ def places() -> Facts:
         replicas=_place("replicas"),
         nodes=_place("nodes"),
         grouped=Condition(GROUPED),
-        single=Condition(f"not ({GROUPED})"),
-        workload=(
-            _either("leaderworkerset.x-k8s.io/v1", "apps/v1"),
-            _either("LeaderWorkerSet", "Deployment"),
-        ),
+        single=Condition(f"not (or ({GROUPED}) $.Values.claimTemplates)"),
+        stateful=Condition(f"and (not ({GROUPED})) $.Values.claimTemplates"),
+        workload=(_either("leaderworkerset.x-k8s.io/v1", "apps/v1"), Text.at(WORKLOAD)),
         restart_policy=_text("restartPolicy"),
         deadline=_place("progressDeadlineSeconds"),
         server=_role("server"),
@@ -41,7 +45,6 @@ def places() -> Facts:
         container_security=_place("securityContext"),
         shared_memory=_text("sharedMemory"),
         disk=_text("kvDisk.path"),
-        disk_size=_text("kvDisk.size"),
         has_disk=_is("kvDisk.path"),
         model=_text("model.path"),
         claim=Chosen.at(CLAIM),
@@ -49,15 +52,22 @@ def places() -> Facts:
         on_host=_is("model.hostPath"),
         volume_image=_text("model.image"),
         in_image=_is("model.image"),
-        in_claim=Condition("not (or $.Values.model.hostPath $.Values.model.image)"),
         pull=_text("model.pull"),
         pulls=_is("model.pull"),
+        volumes=_volumes(),
         compiles=_is("kernels"),
         keeps_kernels=Condition(KEEPS_KERNELS),
         claim_is_read=Condition(f"not ({KEEPS_KERNELS})"),
         storage=_text("model.storage"),
         storage_class=_text("model.storageClass"),
         metrics_port=_text("metricsPort"),
+        metrics_number=Text.at("ternary `8001` `8000` (eq $.Values.metricsPort `metrics`)"),
+        scraped=_is("scrapeAnnotations"),
+        is_annotated=Condition("or $.Values.variables $.Values.scrapeAnnotations"),
+        monitoring=_text("monitoringNamespace"),
+        pull_secrets=_place("imagePullSecrets"),
+        service=_service(),
+        shares_port=Condition("eq $.Values.metricsPort `http`"),
         own_metrics=Condition("eq $.Values.metricsPort `metrics`"),
         topology=_place("topology"),
         has_topology=_is("topology"),
@@ -71,8 +81,10 @@ def places() -> Facts:
         ),
         scaling=_scaling(),
         fronted=_is("gateway.enabled"),
+        direct=_is_not("gateway.enabled"),
         proxied=Condition(PROXIED),
         picked=Condition(PICKED),
+        balanced=Condition(_both("gateway.enabled", "gateway.plainListener")),
         front_monitored=Condition(_both("gateway.enabled", "podMonitor")),
         front=_front(),
     )
@@ -109,6 +121,48 @@ def _front() -> FrontFacts:
         proxies=_is_not("gateway.className"),
         tls_secret=_text("gateway.tlsSecret"),
         has_tls=_is("gateway.tlsSecret"),
+        failure_mode=_text("gateway.failureMode"),
+        port=_place("gateway.listener"),
+        plain_port=_place("gateway.plainListener"),
+        has_plain=_is("gateway.plainListener"),
+        canary=None,
+        mirror=None,
+    )
+
+
+def _volumes() -> VolumeFacts:
+    return VolumeFacts(
+        mode=_text("model.accessMode"),
+        makes_claim=Condition(BY_JOB),
+        mounts_claim=Condition(
+            "not (or $.Values.model.hostPath $.Values.model.image $.Values.model.perPod)"
+        ),
+        lists_model=Condition("not (eq $.Values.model.perPod `kept`)"),
+        by_job=Condition(BY_JOB),
+        by_pod=Condition(_both("model.pull", "model.perPod")),
+        pull_limit=_text("model.pullTimeout"),
+        own_claim=_place("model.perPodClaim"),
+        is_ephemeral=Condition("eq $.Values.model.perPod `ephemeral`"),
+        templates=_place("claimTemplates"),
+        has_templates=_is("claimTemplates"),
+        kv=_place("kvDisk.volume"),
+        mounts_kv=_is("kvDisk.volume"),
+        kv_claim=_place("kvDisk.newClaim"),
+        makes_kv_claim=_is("kvDisk.newClaim"),
+        reads_devices=_is("kvDisk.udev"),
+        nfs=None,
+        kv_nfs=None,
+        kv_size="",
+    )
+
+
+def _service() -> ServiceFacts:
+    return ServiceFacts(
+        type=_text("service.type"),
+        server_type=Text.at("ternary `ClusterIP` $.Values.service.type $.Values.gateway.enabled"),
+        ip_policy=_text("service.ipFamilyPolicy"),
+        server_ip_policy=_text("service.serverIpFamilyPolicy"),
+        ip_families=_place("service.ipFamilies"),
     )
 
 

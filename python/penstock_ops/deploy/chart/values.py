@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock_ops.deploy.facts import Facts, Role, facts
 from penstock_ops.deploy.settings import Front, Scaling, Settings
+from penstock_ops.deploy.volumes import EPHEMERAL, KEPT, MODES
 
 Schema = dict[str, Any]
 
@@ -38,11 +39,21 @@ def values(settings: Settings) -> dict[str, Any]:
             "pull": known.pull,
             "storage": known.storage,
             "storageClass": known.storage_class,
+            "accessMode": known.volumes.mode,
+            "perPod": settings.volume.own,
+            "perPodClaim": known.volumes.own_claim,
+            "pullTimeout": known.volumes.pull_limit,
         },
+        "claimTemplates": known.volumes.templates,
         "kernels": known.compiles,
         "resources": known.resources,
         "sharedMemory": known.shared_memory,
-        "kvDisk": {"path": known.disk, "size": known.disk_size},
+        "kvDisk": {
+            "path": known.disk,
+            "volume": known.volumes.kv,
+            "newClaim": known.volumes.kv_claim,
+            "udev": known.volumes.reads_devices,
+        },
         "nodeSelector": known.node_selector,
         "tolerations": known.tolerations,
         "podSecurityContext": known.pod_security,
@@ -53,6 +64,15 @@ def values(settings: Settings) -> dict[str, Any]:
         "apiKeySecret": known.api_key_secret,
         "metricsPort": known.metrics_port,
         "podMonitor": known.monitored,
+        "scrapeAnnotations": known.scraped,
+        "monitoringNamespace": known.monitoring,
+        "imagePullSecrets": known.pull_secrets,
+        "service": {
+            "type": known.service.type,
+            "ipFamilyPolicy": known.service.ip_policy,
+            "serverIpFamilyPolicy": known.service.server_ip_policy,
+            "ipFamilies": known.service.ip_families,
+        },
         "autoscaling": _scaling(known),
         "gateway": _gateway(known, settings),
     }
@@ -91,6 +111,9 @@ def _gateway(known: Facts, settings: Settings) -> dict[str, Any]:
         "image": front.image,
         "tlsSecret": front.tls_secret,
         "objectives": dict(objectives),
+        "failureMode": front.failure_mode,
+        "listener": front.port,
+        "plainListener": front.plain_port,
     }
 
 
@@ -104,9 +127,10 @@ COMMENTS: Mapping[str, str] = {
     "variables": "Why variables between nodes are set; an annotation of their pods.",
     "model": "One of claim, hostPath (of every node), image (with the weights), pull (ORG/NAME).",
     "kernels": "Whether pods compile kernels, and keep them in the claim that pull makes.",
+    "claimTemplates": "Claims that each pod has for itself: then the replicas are a StatefulSet.",
     "resources": "Devices and fabric of a pod; or its memory.",
     "sharedMemory": "Size of /dev/shm.",
-    "kvDisk": "Volume of the disk tier that the command has.",
+    "kvDisk": "Volume of the disk tier that the command has; a new claim that all pods share.",
     "nodeSelector": "Labels of the nodes.",
     "tolerations": "Taints of the nodes that do not matter.",
     "podSecurityContext": "Of every pod that runs the engine.",
@@ -117,6 +141,10 @@ COMMENTS: Mapping[str, str] = {
     "apiKeySecret": "A Secret whose key api-key clients must send; the engine reads it by its env.",
     "metricsPort": "Name of the port that Prometheus scrapes.",
     "podMonitor": "Whether the cluster has the Prometheus operator.",
+    "scrapeAnnotations": "Whether pods have the annotations prometheus.io/scrape, port and path.",
+    "monitoringNamespace": "Whose pods may read metrics.",
+    "imagePullSecrets": "Credentials of the registries, as [{name: SECRET}].",
+    "service": "Of clients its type; of the server's pods the families that the engine accepts.",
     "autoscaling": "maxReplicas 0: none; with the address of a Prometheus KEDA's.",
     "gateway": "penstock gateway before the replicas; with className the picker of a Gateway.",
 }
@@ -127,6 +155,7 @@ COUNT: Schema = {"type": "integer", "minimum": 0}
 ANY: Schema = {"type": "object"}
 TRUTH: Schema = {"type": "boolean"}
 NUMBER_TEXT: Schema = {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?$"}
+LISTENER: Schema = {"type": "integer", "minimum": 1, "maximum": 65535}
 SIZE: Schema = {"type": "string", "pattern": "^[0-9]+(Ki|Mi|Gi|Ti)$"}
 
 
@@ -155,7 +184,8 @@ def schema() -> Schema:
         "kernels": TRUTH,
         "resources": _object({"limits": ANY, "requests": ANY}, required=False),
         "sharedMemory": SIZE,
-        "kvDisk": _object({"path": TEXT, "size": SIZE}),
+        "claimTemplates": {"type": "array", "items": _open("metadata", "spec")},
+        "kvDisk": _object({"path": TEXT, "volume": ANY, "newClaim": ANY, "udev": TRUTH}),
         "nodeSelector": {"type": "object", "additionalProperties": TEXT},
         "tolerations": {"type": "array", "items": ANY},
         "podSecurityContext": ANY,
@@ -166,6 +196,10 @@ def schema() -> Schema:
         "apiKeySecret": TEXT,
         "metricsPort": {"enum": ["http", "metrics"]},
         "podMonitor": TRUTH,
+        "scrapeAnnotations": TRUTH,
+        "monitoringNamespace": SOME,
+        "imagePullSecrets": {"type": "array", "items": _open("name")},
+        "service": _service(),
         "autoscaling": _object(
             {
                 "maxReplicas": COUNT,
@@ -204,11 +238,26 @@ def _gateway_schema() -> Schema:
                 "image": TEXT,
                 "tlsSecret": TEXT,
                 "objectives": {"type": "object", "additionalProperties": {"type": "integer"}},
+                "failureMode": {"enum": ["FailClose", "FailOpen"]},
+                "listener": LISTENER,
+                "plainListener": {**LISTENER, "minimum": 0},
             }
         ),
         "if": {"properties": {"enabled": {"const": True}}},
         "then": {"properties": {"image": {"minLength": 1}}},
     }
+
+
+def _service() -> Schema:
+    policy = {"enum": ["SingleStack", "PreferDualStack", "RequireDualStack"]}
+    return _object(
+        {
+            "type": {"enum": ["ClusterIP", "LoadBalancer", "NodePort"]},
+            "ipFamilyPolicy": policy,
+            "serverIpFamilyPolicy": policy,
+            "ipFamilies": {"type": "array", "items": {"enum": ["IPv4", "IPv6"]}},
+        }
+    )
 
 
 def _open(*keys: str) -> Schema:
@@ -219,7 +268,16 @@ def _model() -> Schema:
     sources = ("claim", "hostPath", "image", "pull")
     texts = dict.fromkeys(("path", *sources, "storageClass"), TEXT)
     return {
-        **_object({**texts, "storage": SIZE}),
+        **_object(
+            {
+                **texts,
+                "storage": SIZE,
+                "accessMode": {"enum": [*MODES.values()]},
+                "perPod": {"enum": ["", KEPT, EPHEMERAL]},
+                "perPodClaim": ANY,
+                "pullTimeout": {"type": "string", "pattern": "^[0-9]+$"},
+            }
+        ),
         "oneOf": [
             {
                 "properties": {

@@ -35,6 +35,13 @@ def chart(settings: Settings) -> dict[str, str]:
     check(settings)
     if settings.nic_interfaces:
         raise PenstockError("a NicClusterPolicy is the cluster's: see `penstock deploy k8s`")
+    if settings.volume.nfs or settings.kv_volume.nfs:
+        raise PenstockError(
+            "a PersistentVolume is the cluster's: make it by `penstock deploy k8s`, and give its "
+            "claim by --claim, or --kv-volume claim:NAME"
+        )
+    if settings.front and (settings.front.canary or settings.front.mirror):
+        raise PenstockError("--canary and --mirror name another release: `penstock deploy k8s`")
     return {
         "Chart.yaml": _head(),
         "values.yaml": _commented(values(settings)),
@@ -46,7 +53,11 @@ def chart(settings: Settings) -> dict[str, str]:
 def templates() -> dict[str, str]:
     """The chart's template files by name. They are the same for all plans."""
     known = places()
-    found = {file.name: _template(file.make(known), file.condition(known)) for file in FILES}
+    found = {
+        file.name: _template(file.make(known), condition)
+        for file in FILES
+        if (condition := file.condition(known)) is not False
+    }
     found["objectives.yaml"] = _objectives(known)
     found["tests/answers.yaml"] = dump(smoke_test(known))
     found["NOTES.txt"] = NOTES

@@ -17,6 +17,11 @@ MANAGER = "penstock-deploy"
 SERVERS_OWN = ("managedFields", "resourceVersion", "generation", "uid", "creationTimestamp")
 """Metadata fields that only the API server writes."""
 GONE_TIMEOUT = 120
+OLD_GROUPS = (
+    "claims of pods need LeaderWorkerSet 0.8 or later: upgrade it, or penstock deploy k8s "
+    "--claim-per-pod ephemeral"
+)
+"""Remedy for a LeaderWorkerSet whose definition does not have claims of pods."""
 
 
 def live(api: Api, reference: Reference) -> dict[str, Any] | None:
@@ -75,6 +80,8 @@ def _explained(reference: Reference, error: ApiError) -> str:
     if error.status == CONFLICT:
         lines += [f"  {cause}" for cause in error.causes]
         lines.append("  others own these fields; --force-conflicts takes them over")
+    elif "volumeClaimTemplates" in str(error):
+        lines.append(f"  {OLD_GROUPS}")
     elif error.status == NOT_FOUND and reference.namespace:
         lines.append(f"  kubectl create namespace {reference.namespace}")
     return "\n".join(lines)

@@ -33,7 +33,7 @@ from penstock_ops.deploy.objects import mapping, pods_of
 
 WAIT = 1800
 """Minimum of the default for the timeout of `apply`, in seconds."""
-CLAIM = "PersistentVolumeClaim"
+VOLUMES = ("PersistentVolumeClaim", "PersistentVolume")
 FIRST_MADE = ("Namespace", "CustomResourceDefinition")
 """Kinds that must exist before other objects pass even a dry run. If a directory has one of them,
 its objects are not tried before the apply.
@@ -170,7 +170,7 @@ def run_delete(parsed: argparse.Namespace) -> int:
     with connected(parsed.kubeconfig, parsed.context, parsed.namespace) as cluster:
         resolver = Resolver(cluster.api, cluster.namespace)
         for located in reversed(found):
-            if located.data["kind"] == CLAIM and not parsed.claims:
+            if located.data["kind"] in VOLUMES and not parsed.claims:
                 print(f"{located.name}: kept (--claims removes it)")
                 continue
             try:

@@ -19,6 +19,7 @@ FIRST = (
     "ServiceAccount",
     "Secret",
     "ConfigMap",
+    "PersistentVolume",
     "PersistentVolumeClaim",
     "Role",
     "RoleBinding",

@@ -31,6 +31,8 @@ class Pods:
     """LeaderWorkerSet's restart policy, for the case that one pod of a group ends."""
     on_ray: bool = False
     """Whether the engine can run its ranks as Ray actors."""
+    both_families: bool = True
+    """Whether the server accepts IPv4 and IPv6 connections at the same time."""
     waiting: str = "vllm:num_requests_waiting"
     """Name of the metric for the number of waiting requests."""
     kv_use: str = "vllm:kv_cache_usage_perc"
@@ -63,6 +65,7 @@ ENGINES: Mapping[str, Pods] = {
         "http",
         True,
         "RecreateGroupOnPodRestart",
+        both_families=False,
         waiting="sglang:num_queue_reqs",
         kv_use="sglang:token_usage",
     ),

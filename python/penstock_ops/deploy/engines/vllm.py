@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock_ops.deploy.engines.lmcache import lmcache_environment, lmcache_flags
 from penstock_ops.deploy.probes import between_nodes, secret
 from penstock_ops.deploy.quoting import GROUP_INDEX, GROUP_SIZE, LEADER, Word
 from penstock_ops.deploy.settings import MASTER_PORT, PORT, Settings
@@ -32,6 +33,7 @@ def command(settings: Settings, leader: bool) -> list[Word]:
         words.append(f"--data-parallel-size={tp}")
     if choice["expert_parallel"]:
         words.append("--enable-expert-parallel")
+    words += lmcache_flags(settings)
     if settings.ray:
         words.append("--distributed-executor-backend=ray")
     elif settings.nodes > 1:
@@ -47,7 +49,7 @@ def command(settings: Settings, leader: bool) -> list[Word]:
 
 
 def environment(settings: Settings, leader: bool) -> list[dict[str, object]]:
-    found = between_nodes(settings)
+    found = between_nodes(settings) + lmcache_environment(settings)
     if settings.api_key_secret and leader:
         found.append(secret("VLLM_API_KEY", settings.api_key_secret, "api-key"))
     return found

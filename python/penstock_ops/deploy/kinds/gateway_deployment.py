@@ -5,7 +5,8 @@ from __future__ import annotations
 from penstock_ops.deploy.engines.penstock import PROGRAM
 from penstock_ops.deploy.facts import Facts, FrontFacts
 from penstock_ops.deploy.kinds.gateway_config import CONFIG, CONFIG_FOLDER
-from penstock_ops.deploy.parts import when
+from penstock_ops.deploy.kinds.placement import apart, scraped
+from penstock_ops.deploy.parts import optional, when
 from penstock_ops.deploy.probes import UNLISTING, http, secret, until_unlisted
 from penstock_ops.deploy.resources import restricted, restricted_pod
 from penstock_ops.deploy.settings import GATEWAY_PORT, PICKER_PORT
@@ -34,11 +35,19 @@ def gateway_deployment(facts: Facts, front: FrontFacts) -> dict[str, object]:
                 "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1},
             },
             "template": {
-                "metadata": {"labels": facts.labels("gateway")},
+                "metadata": {
+                    "labels": facts.labels("gateway"),
+                    "annotations": when(facts.scraped, _annotations(facts, front)),
+                },
                 "spec": _spec(facts, front),
             },
         },
     }
+
+
+def _annotations(facts: Facts, front: FrontFacts) -> dict[str, object]:
+    scheme = {"prometheus.io/scheme": when(front.has_tls, "https")}
+    return {**scraped(facts, str(GATEWAY_PORT)), **scheme}
 
 
 def _spec(facts: Facts, front: FrontFacts) -> dict[str, object]:
@@ -49,7 +58,9 @@ def _spec(facts: Facts, front: FrontFacts) -> dict[str, object]:
         # The account's permissions are to list and watch; the gateway follows the pods with them.
         "serviceAccountName": facts.gateway,
         "terminationGracePeriodSeconds": UNLISTING + DRAIN + 10,
+        "imagePullSecrets": optional(facts.pull_secrets),
         "securityContext": restricted_pod(),
+        "topologySpreadConstraints": apart(facts, ["gateway"]),
         "containers": [_container(facts, front)],
         "volumes": [
             {"name": "tmp", "emptyDir": {}},

@@ -5,7 +5,7 @@ endpoint picker.
 from __future__ import annotations
 
 from penstock_ops.deploy.facts import Facts, FrontFacts
-from penstock_ops.deploy.parts import when
+from penstock_ops.deploy.parts import optional, when
 from penstock_ops.deploy.settings import GATEWAY_PORT, PICKER_PORT
 
 
@@ -16,7 +16,13 @@ def gateway_service(facts: Facts, front: FrontFacts) -> dict[str, object]:
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {"name": facts.gateway, "labels": facts.labels("gateway")},
-        "spec": {"type": "ClusterIP", "selector": facts.selector("gateway"), "ports": ports},
+        "spec": {
+            "type": facts.service.type,
+            "ipFamilyPolicy": facts.service.ip_policy,
+            "ipFamilies": optional(facts.service.ip_families),
+            "selector": facts.selector("gateway"),
+            "ports": ports,
+        },
     }
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from penstock_ops.deploy.facts import Facts
+from penstock_ops.deploy.facts import Facts, FrontFacts
 from penstock_ops.deploy.settings import PICKER_PORT, PORT
 
 GROUP = "inference.networking.k8s.io"
 
 
-def inference_pool(facts: Facts) -> dict[str, object]:
-    """The pool. Its failure mode is closed: if the picker does not answer, the request fails,
-    because an arbitrary pod may be the wrong one.
+def inference_pool(facts: Facts, front: FrontFacts) -> dict[str, object]:
+    """The pool. By default its failure mode is closed: if the picker does not answer, the request
+    fails, because an arbitrary pod may be the wrong one.
     """
     return {
         "apiVersion": f"{GROUP}/v1",
@@ -22,7 +22,7 @@ def inference_pool(facts: Facts) -> dict[str, object]:
             "endpointPickerRef": {
                 "name": facts.gateway,
                 "port": {"number": PICKER_PORT},
-                "failureMode": "FailClose",
+                "failureMode": front.failure_mode,
             },
         },
     }

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from penstock_ops.deploy.facts import Facts
 from penstock_ops.deploy.kinds.pod import template
-from penstock_ops.deploy.parts import when
+from penstock_ops.deploy.parts import optional, when
 
 
 def leader_worker_set(facts: Facts) -> dict[str, object]:
@@ -29,6 +29,12 @@ def leader_worker_set(facts: Facts) -> dict[str, object]:
                 "restartPolicy": facts.restart_policy,
                 "leaderTemplate": template(facts, leader=True),
                 "workerTemplate": template(facts, leader=False),
+                # One list for leader and workers, since LeaderWorkerSet 0.8.
+                "volumeClaimTemplates": optional(facts.volumes.templates),
+                "persistentVolumeClaimRetentionPolicy": when(
+                    facts.volumes.has_templates,
+                    {"whenDeleted": "Retain", "whenScaled": "Retain"},
+                ),
             },
         },
     }

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from penstock_ops.deploy.engines.penstock import SHUTDOWN
 from penstock_ops.deploy.facts import Facts
+from penstock_ops.deploy.kinds.placement import apart, scraped
 from penstock_ops.deploy.kinds.topology import topology_name
+from penstock_ops.deploy.kinds.weights import download, wait
 from penstock_ops.deploy.parts import optional, when
 from penstock_ops.deploy.probes import UNLISTING, until_unlisted
-from penstock_ops.deploy.resources import restricted
 from penstock_ops.deploy.settings import KERNEL_CACHE, KERNELS, MODELS, TOPOLOGY_FOLDER
 
 VARIABLES = "penstock/variables"
@@ -16,7 +17,9 @@ because clusters do not keep comments.
 """
 
 
-KEPT = f"{MODELS}/{KERNELS}"
+UDEV = "/run/udev"
+UDEV_VOLUME = {"name": "udev", "hostPath": {"path": UDEV, "type": "Directory"}}
+UDEV_MOUNT = {"name": "udev", "mountPath": UDEV, "readOnly": True}
 
 
 def template(facts: Facts, leader: bool = True) -> dict[str, object]:
@@ -25,10 +28,18 @@ def template(facts: Facts, leader: bool = True) -> dict[str, object]:
     return {
         "metadata": {
             "labels": facts.labels(role),
-            "annotations": when(facts.has_variables, {VARIABLES: facts.variables}),
+            "annotations": _annotations(facts, leader),
         },
         "spec": spec(facts, leader),
     }
+
+
+def _annotations(facts: Facts, leader: bool) -> object:
+    """Annotations of a pod; only the leader has metrics."""
+    if not leader:
+        return when(facts.has_variables, {VARIABLES: facts.variables})
+    variables = {VARIABLES: when(facts.has_variables, facts.variables)}
+    return when(facts.is_annotated, {**variables, **scraped(facts, facts.metrics_number)})
 
 
 def spec(facts: Facts, leader: bool) -> dict[str, object]:
@@ -38,16 +49,25 @@ def spec(facts: Facts, leader: bool) -> dict[str, object]:
         "enableServiceLinks": False,
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": UNLISTING + SHUTDOWN + 10,
+        "imagePullSecrets": optional(facts.pull_secrets),
         "securityContext": facts.pod_security,
         "nodeSelector": optional(facts.node_selector),
         "tolerations": optional(facts.tolerations),
-        "initContainers": when(facts.keeps_kernels, [_kernels(facts)]),
+        "topologySpreadConstraints": apart(facts, ["server", "node"]),
+        "initContainers": when(
+            facts.pulls,
+            [
+                when(facts.volumes.by_job, wait(facts)),
+                when(facts.volumes.by_pod, download(facts)),
+            ],
+        ),
         "containers": [container(facts, leader)],
         "volumes": [
-            _model_volume(facts),
+            when(facts.volumes.lists_model, _model_volume(facts)),
             {"name": "tmp", "emptyDir": {}},
             {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": facts.shared_memory}},
-            when(facts.has_disk, {"name": "kv", "emptyDir": {"sizeLimit": facts.disk_size}}),
+            when(facts.volumes.mounts_kv, facts.volumes.kv),
+            when(facts.volumes.reads_devices, UDEV_VOLUME),
             when(
                 facts.has_topology,
                 {"name": "topology", "configMap": {"name": topology_name(facts.name)}},
@@ -79,24 +99,12 @@ def container(facts: Facts, leader: bool) -> dict[str, object]:
             ),
             {"name": "shm", "mountPath": "/dev/shm"},
             when(facts.has_disk, {"name": "kv", "mountPath": facts.disk}),
+            when(facts.volumes.reads_devices, UDEV_MOUNT),
             when(
                 facts.has_topology,
                 {"name": "topology", "mountPath": TOPOLOGY_FOLDER, "readOnly": True},
             ),
         ],
-    }
-
-
-def _kernels(facts: Facts) -> dict[str, object]:
-    """Init container that creates the directory for compiled kernels, if the Job that filled the
-    claim has not done so. Otherwise the kubelet would create it as root, or fail.
-    """
-    return {
-        "name": "kernels",
-        "image": facts.image,
-        "command": ["python3", "-c", f"import os; os.makedirs('{KEPT}', exist_ok=True)"],
-        "securityContext": restricted(),
-        "volumeMounts": [{"name": "model", "mountPath": MODELS}],
     }
 
 
@@ -106,5 +114,9 @@ def _model_volume(facts: Facts) -> dict[str, object]:
         "name": "model",
         "image": when(facts.in_image, {"reference": facts.volume_image}),
         "hostPath": when(facts.on_host, {"path": facts.host_path, "type": "Directory"}),
-        "persistentVolumeClaim": when(facts.in_claim, claim),
+        "persistentVolumeClaim": when(facts.volumes.mounts_claim, claim),
+        "ephemeral": when(
+            facts.volumes.is_ephemeral,
+            {"volumeClaimTemplate": {"spec": facts.volumes.own_claim}},
+        ),
     }

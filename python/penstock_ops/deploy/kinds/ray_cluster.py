@@ -46,7 +46,7 @@ def ray_cluster(facts: Facts, settings: Settings, replica: int) -> dict[str, obj
             "authOptions": {"mode": "token"},
             "headGroupSpec": {
                 "rayStartParams": _parameters(settings),
-                "template": _template(facts, leader=True),
+                "template": _template(facts, True, 2 * settings.start_seconds),
             },
             "workerGroupSpecs": _workers(facts, settings),
         },
@@ -64,7 +64,7 @@ def _workers(facts: Facts, settings: Settings) -> list[dict[str, object]]:
             "minReplicas": count,
             "maxReplicas": count,
             "rayStartParams": _parameters(settings),
-            "template": _template(facts, leader=False),
+            "template": _template(facts, False, 2 * settings.start_seconds),
         }
     ]
 
@@ -79,23 +79,24 @@ def _parameters(settings: Settings) -> dict[str, str]:
     return found
 
 
-def _template(facts: Facts, leader: bool) -> dict[str, object]:
+def _template(facts: Facts, leader: bool, limit: int) -> dict[str, object]:
     found: dict[str, Any] = template(facts, leader)
     (container,) = found["spec"]["containers"]
     container["command"] = ["/bin/bash", "-c", "--"]
-    container["args"] = [_serve(facts) if leader else f"ulimit -n 65536; exec {START}"]
+    container["args"] = [_serve(facts, limit) if leader else f"ulimit -n 65536; exec {START}"]
     if not leader:
         container |= {"readinessProbe": HEALTH, "livenessProbe": HEALTH}
     return found
 
 
-def _serve(facts: Facts) -> str:
+def _serve(facts: Facts, limit: int) -> str:
     """Shell script for the head's container: starts Ray in the background, and the server when all
-    nodes have joined.
+    nodes have joined. After `limit` seconds with fewer nodes it fails, and names the number.
     """
     wait = shlex.join([PROGRAM[0], "-c", COMPLETE.format(nodes=facts.nodes)])
     words = shlex.join(facts.server.command)
+    late = shlex.quote(f"fewer than {facts.nodes} nodes of Ray after {limit} s: kubectl get pods")
     return (
-        f"ulimit -n 65536; {START} & until {wait}; "
-        f"do kill -0 $! || exit 1; sleep 2; done; exec {words}"
+        f"ulimit -n 65536; {START} & until {wait}; do kill -0 $! || exit 1; "
+        f"[ $SECONDS -lt {limit} ] || {{ echo {late} >&2; exit 1; }}; sleep 2; done; exec {words}"
     )
