@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from penstock.config.kinds import (
     Bytes,
     Choice,
+    Class,
     Count,
     Integer,
     IntegerChoice,
@@ -342,6 +343,15 @@ FLAGS: tuple[Flag, ...] = (
         False,
         "let --ray-channel compiled-graph-tensors overlap communication and computation: a rank "
         "sends the rows of a step while it computes the next one",
+    ),
+    Flag(
+        "--ray-communicator",
+        "parallel",
+        Class(),
+        None,
+        "MODULE:CLASS that carries tensors between two stages of --ray-channel "
+        "compiled-graph-tensors: a Communicator of Ray, made with 2 and the two actors "
+        "(docs/adding-a-backend.md); default: the library of the device, NCCL for cuda",
     ),
     Flag(
         "--placement",
