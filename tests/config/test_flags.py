@@ -58,7 +58,7 @@ OUT_OF_RANGE = {
     "--allowed-origins": "",
     "--generation-config": "",
     "--override-generation-config": "",
-    "--ray-communicator": "module.Class",
+    "--ray-communicator": "",
     "--kv-events-config": "[]",
     "--admin-api-key": "",
     "--engine-process": "2",

@@ -78,20 +78,6 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Class:
-    """A class by the name of its module."""
-
-    def parse(self, text: str) -> str:
-        module, colon, name = text.partition(":")
-        if not (colon and name.isidentifier() and all(map(str.isidentifier, module.split(".")))):
-            raise ValueError
-        return text
-
-    def expected(self) -> str:
-        return "MODULE:CLASS, such as my_package.channels:Communicator"
-
-
-@dataclass(frozen=True)
 class JsonObject:
     """A JSON object, kept as text. A configuration file may write it as a mapping."""
 

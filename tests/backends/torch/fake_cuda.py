@@ -432,21 +432,6 @@ class Runtime:
         own.remove(next(each for each in own if each.start == address))
 
 
-class Nccl:
-    """A process group of torch whose other ranks send zeroes."""
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        def call(tensors: list[Tensor], *_: Any) -> Any:
-            for each in tensors[:1]:
-                assert isinstance(each, OnGpu), f"{name} of the host's memory"
-                assert each.is_contiguous()
-                if name == "recv":
-                    each.zero_()
-            return SimpleNamespace(wait=lambda: None)
-
-        return call
-
-
 PROPERTIES = SimpleNamespace(
     name="a GPU",
     multi_processor_count=132,

@@ -28,8 +28,9 @@ from penstock.backends.torch.ranks.symmetric import LARGEST, SymmetricGroup, dif
 from penstock.core.transfer import RAM, TransferKind
 from penstock.model.spec import Recipe
 from tests.backends.torch import fake_kernels
-from tests.backends.torch.fake_cuda import GPU, Nccl, OnGpu, Watch, capturing, fake_cuda
+from tests.backends.torch.fake_cuda import GPU, OnGpu, Watch, capturing, fake_cuda
 from tests.backends.torch.fake_kernels import bare, wrapped
+from tests.backends.torch.fake_library import Nccl
 from tests.backends.torch.kv import test_staging
 from tests.backends.torch.kv.test_staging import Moving
 from tests.backends.torch.load.test_weights import random_bytes, read_codes, stored

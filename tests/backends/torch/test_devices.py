@@ -33,8 +33,9 @@ from penstock.engine.startup import read_model
 from penstock.model.sharding import plan_grid
 from tests.backends.torch import fake_kernels
 from tests.backends.torch.driving import HANG, Driver, Part, backend, config_of
-from tests.backends.torch.fake_cuda import GPU, GRAPHS, FakeCuda, Nccl, OnGpu, Watch, fake_cuda
+from tests.backends.torch.fake_cuda import GPU, GRAPHS, FakeCuda, OnGpu, Watch, fake_cuda
 from tests.backends.torch.fake_kernels import Kernel
+from tests.backends.torch.fake_library import Nccl
 from tests.backends.torch.quantised import with_fp8, with_mxfp4
 from tests.backends.torch.sampling.test_grammars import Scripted, scripted
 from tests.backends.torch.sampling.test_sampling import CHANGED, same

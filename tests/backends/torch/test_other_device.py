@@ -30,6 +30,7 @@ from penstock.engine.startup import read_model
 from tests.backends.torch import fake_cuda as fakes
 from tests.backends.torch import fake_kernels
 from tests.backends.torch.driving import Driver, Part, backend, config_of
+from tests.backends.torch.fake_library import Nccl
 from tests.backends.torch.sampling.test_sampling import same
 from tests.backends.torch.test_families import PROMPT
 from tests.families import FAMILIES
@@ -51,7 +52,11 @@ PLAIN = replace(COMPILED, graph=None, triton=False, registers=False)
 """Without kernels and graphs: torch's references compute."""
 
 
-class Library(fakes.Nccl):
+SMALL = {"max_num_batched_tokens": 32, "max_num_seqs": 4, "max_model_len": 64}
+"""The warm-up computes the largest steps."""
+
+
+class Library(Nccl):
     """A process group of torch, as a plugin brings it."""
 
     def __init__(self, *_: Any) -> None:
@@ -83,7 +88,7 @@ def on_device(
         if kind.triton:
             fake_kernels.install(patch)
         patch.setattr(prompt_graphs, "TOKENS", (32,))
-        config = config_of(model)
+        config = config_of(model, **SMALL)
         loaded = TorchBackend(config, read_model(config), rank, fakes.FakeCuda(0, kind))
         loaded.allocate([96] * len(loaded.kv_spec().groups))
         try:
@@ -105,7 +110,7 @@ def steps(driver: Driver) -> list[StepResult]:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_family_computes_what_the_reference_does(family: str) -> None:
-    with backend(family) as host:
+    with backend(family, **SMALL) as host:
         expected = steps(Driver(host))
     with on_device(PLAIN, family) as loaded:
         assert loaded.facts.own_memory
@@ -118,7 +123,7 @@ def test_a_family_computes_what_the_reference_does(family: str) -> None:
 @pytest.mark.parametrize("family", ["llama", "gptoss", "deepseek3"])
 def test_kernels_and_graphs_ask_for_no_name(family: str) -> None:
     """With Triton and graphs; a step is captured when it comes for the second time."""
-    with backend(family) as host:
+    with backend(family, **SMALL) as host:
         driver = Driver(host)
         expected = [*steps(driver), driver.run(*LAST), driver.run(*LAST)]
     with on_device(COMPILED, family) as loaded:

@@ -15,7 +15,7 @@ from penstock.backends import KvMover, StepFuture
 from penstock.backends.mover_options import direct_tiers
 from penstock.backends.torch.checks import GroupLimits, check
 from penstock.backends.torch.inputs import first_rows, order_of, pack
-from penstock.backends.torch.kernels.language import compiled_by_triton
+from penstock.backends.torch.kernels.language import takes_kernels
 from penstock.backends.torch.kv.pool import make_pools
 from penstock.backends.torch.kv.tiers import FORMS, mover_settings, open_tiers
 from penstock.backends.torch.layers.model import Model
@@ -191,7 +191,7 @@ class TorchBackend:
         return not found[0].any().item()
 
     def _compile_ahead(self, info: ModelInfo, checkpoint: Checkpoint) -> Future[bool] | None:
-        if not compiled_by_triton(self._device.torch):
+        if not takes_kernels(self._device.torch):
             return None
         spec = self._spec
         shared = (spec.shard, spec.limits, spec.layouts, spec.dtype)

@@ -173,7 +173,7 @@ def load_communicator(name: str) -> type:
     module, _, attribute = name.partition(":")
     try:
         found = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError) as error:
         raise InvalidValueError("--ray-communicator", name, f"MODULE:CLASS ({error})") from error
     if not (isinstance(found, type) and issubclass(found, Communicator)):
         base = "ray.experimental.channel.communicator.Communicator"

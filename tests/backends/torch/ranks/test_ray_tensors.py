@@ -19,7 +19,7 @@ from penstock.executor.ray import edges
 from tests.backends.torch.test_families import MARGIN
 from tests.executor import test_logits
 from tests.executor.test_ray_ranks import gone, memory_files
-from tests.fakes import ray_communicator, ray_gpu
+from tests.fakes import ray_gpu
 from tests.fakes.plans import one_sequence, registration
 from tests.ray_cluster import RayCluster, needs_ray, token_cluster
 from tests.real_ranks import kv_groups, talkative_ranks
@@ -217,25 +217,19 @@ def test_what_has_no_tensors_to_carry_is_refused(settings: dict[str, object], re
         pass
 
 
-def test_a_communicator_of_another_package_carries_the_tensors(cluster: RayCluster) -> None:
-    prompt = test_logits.prompt_of("llama")
-    with talkative_ranks(
-        "llama",
-        test_logits.TOKENS,
-        device="torch",
-        pipeline_parallel_size=2,
-        distributed_executor_backend="ray",
-        ray_address=cluster.address,
-        ray_channel="compiled-graph-tensors",
-        ray_communicator="tests.fakes.ray_communicator:Listed",
-    ) as executor:
+def test_a_communicator_of_another_package_carries_the_tensors(
+    cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt, name = test_logits.prompt_of("llama"), "tests.fakes.ray_communicator:Listed"
+    with ranks(cluster, monkeypatch, ray_communicator=name) as executor:
         cut = test_logits.Sequence(executor, 2, 0, kv_groups(executor))
         logprobs, found = test_logits.read(cut, prompt.tokens, 20)
+        # It imports Ray, which reads the cluster's token then.
+        from tests.fakes import ray_communicator
+
         actors = executor._connection.members  # type: ignore[attr-defined]
-        handles = enumerate(actors.handles)
-        sent = actors.get(
-            {at: each.__ray_call__.remote(ray_communicator.sent) for at, each in handles}
-        )
+        calls = [each.__ray_call__.remote(ray_communicator.sent) for each in actors.handles]
+        sent = actors.get(dict(enumerate(calls)))
     assert found == prompt.greedy
     assert np.abs(logprobs - prompt.logprobs).max() <= MARGIN
     assert [bool(shapes) for shapes in sent] == [True, False]
@@ -249,6 +243,7 @@ def test_a_communicator_of_another_package_carries_the_tensors(cluster: RayClust
         ("pathlib:Path", "a class derived from ray.experimental.channel.communicator.Communicator"),
     ],
 )
+@pytest.mark.usefixtures("cluster")
 def test_what_is_no_communicator_is_refused(name: str, reason: str) -> None:
     with pytest.raises(InvalidValueError, match=f"--ray-communicator is '{name}'.*{reason}"):
         edges.load_communicator(name)

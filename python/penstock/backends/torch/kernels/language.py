@@ -24,7 +24,6 @@ else:
 __all__ = [
     "capability",
     "ceiling",
-    "compiled_by_triton",
     "constant",
     "hopper",
     "jit",
@@ -33,6 +32,7 @@ __all__ = [
     "multiprocessors",
     "power",
     "shared_memory",
+    "takes_kernels",
     "tl",
     "triton",
 ]
@@ -62,7 +62,7 @@ def launches(x: Tensor) -> bool:
     """True if a kernel runs on the device of `x`, False if the reference runs. Launches over meta
     tensors (without data) are recorded (`startup/compiling.py`).
     """
-    return bool(x.is_meta or compiled_by_triton(x.device))
+    return bool(x.is_meta or takes_kernels(x.device))
 
 
 def power(n: int, least: int = 1) -> int:
@@ -99,7 +99,7 @@ def capability(device: torch.device) -> tuple[int, int]:
     """Compute capability of a GPU; (0, 0) for a device of the table that Triton does not compile
     for.
     """
-    if device.type in DEVICES and not compiled_by_triton(device):
+    if device.type in DEVICES and not takes_kernels(device):
         return (0, 0)
     module, own = _place(device)
     found: tuple[int, int] = module.get_device_capability(own)
@@ -111,12 +111,13 @@ def hopper(device: torch.device) -> bool:
     return device.type != "cpu" and capability(device)[0] == 9
 
 
-def compiled_by_triton(device: torch.device) -> bool:
+def takes_kernels(device: torch.device) -> bool:
+    """True if Triton compiles the kernels for the device."""
     return device.type in DEVICES and DEVICES[device.type].triton
 
 
 def _interpreted(device: torch.device) -> bool:
-    return device.type != "meta" and not compiled_by_triton(device)
+    return device.type != "meta" and not takes_kernels(device)
 
 
 def _properties(device: torch.device) -> Any:
