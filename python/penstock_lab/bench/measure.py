@@ -96,7 +96,11 @@ def measure(
             metadata=dict(getattr(parsed, "metadata", ())),
         ),
         workload.traffic,
-        result.Wanted(parsed.metric_percentiles, dict(parsed.goodput)),
+        result.Wanted(
+            parsed.metric_percentiles,
+            dict(parsed.goodput),
+            getattr(parsed, "measurement_interval", None),
+        ),
         {**_tags(parsed, target, maker, workload), "seed": seed, **tags},
         date,
     )
