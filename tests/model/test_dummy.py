@@ -178,7 +178,7 @@ def test_nothing_is_left_of_the_weights(bare, monkeypatch: pytest.MonkeyPatch, t
 def test_a_config_and_nothing_else_is_needed(bare) -> None:
     with pytest.raises(ModelError, match="the directory has no weights"):
         load_model(bare("qwen3"))
-    with pytest.raises(ModelError, match="dummy weights need a directory with a config.json"):
+    with pytest.raises(ModelError, match="dummy weights need a directory"):
         load_model(TINY / "qwen3.gguf", dummy=True)
 
 
