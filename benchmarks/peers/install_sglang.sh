@@ -12,4 +12,4 @@ install() {
 }
 
 step sglang-install install
-"$VENV/bin/python" -c 'import importlib.metadata; print("sglang", importlib.metadata.version("sglang"))'
+"$VENV/bin/pip" show sglang | head -2

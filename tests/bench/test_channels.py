@@ -67,10 +67,7 @@ class FakeRay:
     def __init__(self, *_: object) -> None:
         self.ray = self
         self.made: list[Any] = []
-        self.closed = False
-        FakeRay.last = self
-
-    last: FakeRay
+        self.released: list[int] = []
 
     def reserve(self, bundles: list[Any], strategy: str) -> int:
         self.strategy = strategy
@@ -107,8 +104,8 @@ class FakeRay:
     def get(self, found: Any) -> Any:
         return found
 
-    def close(self) -> None:
-        self.closed = True
+    def release(self, group: int) -> None:
+        self.released.append(group)
 
     calls: ClassVar[list[int]] = []
     torn = False
@@ -116,23 +113,22 @@ class FakeRay:
 
 @pytest.mark.parametrize("kind", ["actor", "compiled-graph"])
 @pytest.mark.parametrize(("chain", "answers"), [(True, 1), (False, 3)])
-def test_actors_are_wired_by_the_pattern(
-    monkeypatch: pytest.MonkeyPatch, kind: str, chain: bool, answers: int
-) -> None:
-    monkeypatch.setattr(actors, "Cluster", FakeRay)
-    FakeRay.calls = []
-    with actors.Actors(kind, 3, 100, None, chain=chain) as found:
+def test_actors_are_wired_by_the_pattern(kind: str, chain: bool, answers: int) -> None:
+    ray: Any = FakeRay()
+    FakeRay.calls.clear()
+    with actors.Actors(ray, kind, 3, 100, chain=chain) as found:
         assert found.exchange(b"x") == [b"x"] * answers
         assert FakeRay.calls == [0, 1, 2]
-    assert FakeRay.last.closed
-    assert FakeRay.last.torn == (kind == "compiled-graph")
+        assert ray.released == []
+    assert ray.released == [3]
+    assert ray.torn == (kind == "compiled-graph")
 
 
-def test_a_cluster_without_room_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(actors, "Cluster", FakeRay)
+def test_a_cluster_without_room_is_an_error() -> None:
+    ray: Any = FakeRay()
     with pytest.raises(PenstockError, match="no 9 free CPUs"):
-        actors.Actors("actor", 9, 100, None, chain=True).__enter__()
-    assert FakeRay.last.closed
+        actors.Actors(ray, "actor", 9, 100, chain=True).__enter__()
+    assert ray.released == [9]
 
 
 @pytest.fixture
@@ -140,8 +136,12 @@ def played(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers that answer at once, by a clock on which an actor call takes 8 s, others 2 s."""
     now = [0.0]
 
+    class Joined:
+        def close(self) -> None: ...
+
     class Instant:
-        def __init__(self, kind: str, count: int, *_: object, chain: bool) -> None:
+        def __init__(self, *given: Any, chain: bool) -> None:
+            kind, count = given[1:3] if isinstance(given[0], Joined) else given[:2]
             self.seconds = 8.0 if kind == "actor" else 2.0
             self.answers = 1 if chain else count
 
@@ -156,6 +156,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(command, "Workers", Instant)
     monkeypatch.setattr(command, "Actors", Instant)
+    monkeypatch.setattr(command, "join_cluster", lambda *_: Joined())
     monkeypatch.setattr(command, "find_spec", lambda _: object())
     monkeypatch.setattr(command, "machine", dict)
     monkeypatch.setattr(command, "time", SimpleNamespace(perf_counter=lambda: now[0]))

@@ -304,5 +304,5 @@ def _contents(tensor: Tensor, spread: float, random: Random) -> Iterable[bytes]:
         out = bytearray(count * len(planes))
         for at, plane in enumerate(planes):
             out[at :: len(planes)] = drawn.translate(plane)
-        yield out
+        yield bytes(out)
         left -= count

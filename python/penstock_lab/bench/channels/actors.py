@@ -19,40 +19,50 @@ class Echo:
         return message
 
 
+def join_cluster(address: str | None, most: int, capacity: int) -> Cluster:
+    """The cluster at `address`, or one of its own for `most` actors and messages of `capacity`
+    bytes.
+    """
+    return Cluster(address, most + 1, OBJECTS * most * capacity)
+
+
 class Actors:
     """`count` actors behind one another (`chain`) or side by side, called or in a compiled graph.
-    A context manager, which ends the actors and an own cluster.
+    A context manager, which ends them.
     """
 
     def __init__(
-        self, kind: str, count: int, capacity: int, address: str | None, *, chain: bool
+        self, cluster: Cluster, kind: str, count: int, capacity: int, *, chain: bool
     ) -> None:
+        self._cluster = cluster
         self._kind, self._count, self._capacity = kind, count, capacity
-        self._address, self._chain = address, chain
+        self._chain = chain
         self._graph: Any = None
 
     def __enter__(self) -> Actors:
-        store = OBJECTS * self._count * self._capacity
-        self._cluster = cluster = Cluster(self._address, self._count + 1, store)
+        cluster = self._cluster
+        # Over several nodes, if the cluster has them.
+        self._group = cluster.reserve([{"CPU": 1.0}] * self._count, "SPREAD")
         try:
-            # Over several nodes, if the cluster has them.
-            group = cluster.reserve([{"CPU": 1.0}] * self._count, "SPREAD")
-            if not cluster.reserved(group, PLACED):
+            if not cluster.reserved(self._group, PLACED):
                 raise PenstockError(f"the Ray cluster has no {self._count} free CPUs")
-            self._actors = [cluster.actor(Echo, group, at, 0, {}) for at in range(self._count)]
+            self._actors = [
+                cluster.actor(Echo, self._group, at, 0, {}) for at in range(self._count)
+            ]
             if self._kind == "compiled-graph":
                 # Ray's buffers hold pickled messages, which are a little longer.
                 room = self._capacity + (1 << 16)
                 self._graph = cluster.graph(self._nodes, 1, room, overlap=False)
         except BaseException:
-            cluster.close()
+            cluster.release(self._group)
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._graph is not None:
             self._graph.teardown()
-        self._cluster.close()
+        # Ray ends the actors of a placement group with it.
+        self._cluster.release(self._group)
 
     def exchange(self, message: bytes) -> list[bytes]:
         """Send a message to the first actor of each chain; returns what the last ones return."""

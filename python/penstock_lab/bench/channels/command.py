@@ -7,17 +7,19 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
 from penstock.config.kinds import Bytes
 from penstock.core import InvalidValueError, PenstockError
+from penstock.executor.ray.cluster import Cluster
 from penstock_lab.bench import flags, result, stats
-from penstock_lab.bench.channels.actors import Actors
+from penstock_lab.bench.channels.actors import Actors, join_cluster
 from penstock_lab.bench.channels.processes import Place, Workers
 from penstock_lab.bench.compare.machine import machine
 from penstock_lab.bench.table import render
@@ -42,6 +44,10 @@ class Exchange(Protocol):
     def exchange(self, message: bytes) -> list[bytes]: ...
 
 
+Open = Callable[[str, int, bool], AbstractContextManager[Exchange]]
+"""Function from a channel, the number of workers, and whether they are a chain."""
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     pattern: str
@@ -57,21 +63,22 @@ class Measured:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    group = parser.add_argument_group("messages")
+    group.add_argument(
         "--channels",
         nargs="+",
         choices=tuple(CHANNELS),
         default=list(CHANNELS),
         help="; ".join(f"{name}: {what}" for name, what in CHANNELS.items()),
     )
-    parser.add_argument(
+    group.add_argument(
         "--patterns",
         nargs="+",
         choices=PATTERNS,
         default=list(PATTERNS),
         help="to one worker and back; to all and back; through all, one after another",
     )
-    parser.add_argument(
+    group.add_argument(
         "--sizes",
         nargs="+",
         type=_size,
@@ -79,14 +86,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="BYTES",
         help="of a message, such as 1 4KiB 40MB; default: 1 B to 40 MB",
     )
-    flags.number(parser, "--workers", "processes of the last two patterns", default=3)
-    parser.add_argument(
+    flags.number(group, "--workers", "processes of the last two patterns", default=3)
+    group.add_argument(
         "--seconds",
         type=flags.positive,
         default=1.0,
         help=f"of each measurement, within {ROUNDS[0]} and {ROUNDS[1]} rounds (default: 1)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--far",
         type=shlex.split,
         default=[],
@@ -94,12 +101,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="run workers elsewhere: words before their command, such as 'ip netns exec b' or "
         "'ssh host'; streams only",
     )
-    parser.add_argument("--address", default="127.0.0.1", help="of this side, as workers reach it")
-    parser.add_argument(
+    group.add_argument("--address", default="127.0.0.1", help="of this side, as workers reach it")
+    group.add_argument(
         "--far-address", default="127.0.0.1", help="of the workers' side, with --far"
     )
-    parser.add_argument("--ray-address", help="cluster of Ray's actors; default: one of their own")
-    parser.add_argument("--output-json", type=Path, metavar="FILE", help="keep the numbers")
+    group.add_argument("--ray-address", help="cluster of Ray's actors; default: one of their own")
+    group.add_argument("--output-json", type=Path, metavar="FILE", help="keep the numbers")
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -110,15 +117,17 @@ def run(parsed: argparse.Namespace) -> int:
         raise InvalidValueError("--far-address", parsed.far_address, "an address beside --far")
     found: list[Measured] = []
     skipped: dict[str, str] = {}
-    for channel in dict.fromkeys(parsed.channels):
-        reason = _unusable(channel, parsed)
-        try:
-            for pattern in dict.fromkeys(parsed.patterns) if reason is None else ():
-                found += _measure(parsed, channel, pattern)
-        except (OSError, ValueError, PenstockError) as error:
-            reason = str(error)
-        if reason is not None:
-            skipped[channel] = reason
+    with ExitStack() as stack:
+        opened = _opener(parsed, stack)
+        for channel in dict.fromkeys(parsed.channels):
+            reason = _unusable(channel, parsed)
+            try:
+                for pattern in dict.fromkeys(parsed.patterns) if reason is None else ():
+                    found += _measure(parsed, opened, channel, pattern)
+            except (OSError, ValueError, PenstockError) as error:
+                reason = str(error)
+            if reason is not None:
+                skipped[channel] = reason
     for line in lines(found):
         print(line)
     for channel, reason in skipped.items():
@@ -139,10 +148,12 @@ def _unusable(channel: str, parsed: argparse.Namespace) -> str | None:
     return None
 
 
-def _measure(parsed: argparse.Namespace, channel: str, pattern: str) -> Iterator[Measured]:
+def _measure(
+    parsed: argparse.Namespace, opened: Open, channel: str, pattern: str
+) -> Iterator[Measured]:
     count = 1 if pattern == "round-trip" else parsed.workers
     hops = count + 1 if pattern == "chain" else 2 * count
-    with _open(parsed, channel, count, chain=pattern == "chain") as workers:
+    with opened(channel, count, pattern == "chain") as workers:
         for size in dict.fromkeys(parsed.sizes):
             seconds = timed(workers, size, parsed.seconds)
             summary = stats.summarise(seconds, (99.0,))
@@ -151,14 +162,23 @@ def _measure(parsed: argparse.Namespace, channel: str, pattern: str) -> Iterator
             yield Measured(pattern, channel, count, size, len(seconds), *numbers)
 
 
-def _open(
-    parsed: argparse.Namespace, channel: str, count: int, *, chain: bool
-) -> AbstractContextManager[Exchange]:
+def _opener(parsed: argparse.Namespace, stack: ExitStack) -> Open:
+    """Opens workers. The first ones on Ray join its cluster, which `stack` leaves."""
     capacity = max(parsed.sizes)
-    if channel in RAY:
-        return Actors(channel, count, capacity, parsed.ray_address, chain=chain)
     place = Place(parsed.far, parsed.address, parsed.far_address)
-    return Workers(channel, count, capacity, place, chain=chain)
+
+    @cache
+    def cluster() -> Cluster:
+        joined = join_cluster(parsed.ray_address, parsed.workers, capacity)
+        stack.callback(joined.close)
+        return joined
+
+    def opened(channel: str, count: int, chain: bool) -> AbstractContextManager[Exchange]:
+        if channel in RAY:
+            return Actors(cluster(), channel, count, capacity, chain=chain)
+        return Workers(channel, count, capacity, place, chain=chain)
+
+    return opened
 
 
 def timed(workers: Exchange, size: int, seconds: float) -> list[float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock_lab.bench.report.charts import Axis, Plot, Point, Series
@@ -27,6 +27,14 @@ class Gain:
     cached_share: float
     gain: float | None
     """Throughput divided by that without a tier; None if that was not measured."""
+
+
+VALUES: Mapping[str, Callable[[Gain], float | None]] = {
+    "ttft": lambda row: row.ttft_ms,
+    "throughput": lambda row: row.throughput,
+    "gain": lambda row: row.gain,
+}
+"""What each chart against the length shows."""
 
 
 def gains(found: Mapping[Medium, Mapping[int, Summary]]) -> list[Gain]:
@@ -111,8 +119,7 @@ def _plot(key: str, title: str, x: Axis, y: Axis, series: Sequence[Series]) -> P
 
 
 def _by_medium(rows: Sequence[Gain], key: str) -> list[Series]:
-    values = {"ttft": lambda r: r.ttft_ms, "throughput": lambda r: r.throughput}
-    of = values.get(key, lambda r: r.gain)
+    of = VALUES[key]
     found = []
     for style, medium in enumerate(dict.fromkeys(row.medium for row in rows)):
         points = [
