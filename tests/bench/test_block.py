@@ -85,7 +85,7 @@ def test_sections_are_those_that_were_asked_for() -> None:
     ):
         assert f"-{title}-" in printed
     assert "P99 E2EL incl. Client Queue (ms):        750.00" in printed
-    assert "Inter-token" not in "\n".join(lines(outcome(), metrics=("e2el",)))
+    assert "Inter-token Latency" not in "\n".join(lines(outcome(), metrics=("e2el",)))
 
 
 def test_all_percentiles_are_printed() -> None:

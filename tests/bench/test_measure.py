@@ -269,6 +269,7 @@ def test_what_does_not_fit_together_names_the_flag(line: str, flag: str, played:
         "serve --extra-body [1]",
         "serve --num-prompts 0",
         "serve --port 1",
+        "offline --request-rate 3",
         "nothing",
     ],
 )
@@ -277,6 +278,17 @@ def test_wrong_words_end_with_the_usage(words: str, capsys: pytest.CaptureFixtur
         parse_workload(words.split())
     assert caught.value.code == 2
     assert "workload" in capsys.readouterr().err
+
+
+def test_an_offline_workload_sends_all_requests_at_once(played: Played) -> None:
+    words = "--num-prompts 5 --random-input-len 8 --random-output-len 4"
+    found = [measured(f"{kind} {words}", seed=3) for kind in ("offline", "serve")]
+    offline, serve = played.bodies
+    assert offline == serve
+    assert len(offline) == 5
+    assert found[0]["output_throughput"] == found[1]["output_throughput"] > 0
+    assert found[0]["request_rate"] == "inf"
+    assert found[0]["max_concurrency"] is None
 
 
 def test_the_defaults_are_vllms() -> None:

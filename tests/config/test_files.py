@@ -276,7 +276,7 @@ def test_what_the_command_line_ignores_is_ignored_in_a_file(
     file = write(
         tmp_path,
         "gpu-memory-utilization: 0.9\ntrust_remote_code: true\nenforce-eager: false\n"
-        "no-enable-chunked-prefill: true\nload-format: auto\nport: 1\n"
+        "no-enable-chunked-prefill: true\nconfig-format: auto\nport: 1\n"
         "enable-lora: 'false'\nno_skip-tokenizer-init: true\n",
     )
     assert set(gather({}, str(file), {})) == {"port"}
@@ -294,7 +294,7 @@ def test_what_the_command_line_ignores_is_ignored_in_a_file(
         ("enable-lora: true", "penstock.yaml:1: enable-lora is not supported"),
         ("no-enable-lora: false", "penstock.yaml:1: no-enable-lora is not supported"),
         ("lora-modules: [a, b]", "penstock.yaml:1: lora-modules is not supported"),
-        ("load-format: tensorizer", "load-format is 'tensorizer', expected auto"),
+        ("config-format: params", "config-format is 'params', expected auto"),
         ("no-such-thing: 1", "unknown setting 'no-such-thing'"),
         ("no-load-format: 1", "unknown setting 'no-load-format'"),
     ],

@@ -168,7 +168,7 @@ def test_keywords_of_vllm_are_ignored_with_the_reason_of_their_flags() -> None:
         "enforce_eager is ignored: graphs are captured on GPUs, without a choice"
     )
     assert ignored_value("enforce_eager", False) == ""
-    assert ignored_value("load_format", "auto") == ""
+    assert ignored_value("runner", "auto") == ""
     assert ignored_value("enforce_lazy", True) is None
     with pytest.raises(InvalidValueError, match="task is 'draft', expected auto or generate"):
         ignored_value("task", "draft")

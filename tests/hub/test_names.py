@@ -17,6 +17,7 @@ from penstock.hub.names import (
     select,
     select_config,
     select_tokenizer,
+    select_without_weights,
 )
 
 HASH = "0" * 40
@@ -203,6 +204,17 @@ def test_what_a_model_needs_is_downloaded_and_copies_are_not() -> None:
     weights = "model-00001-of-00002.safetensors"
     assert {file.name for file in tokenizer.files} == needed - {weights}
     assert select_tokenizer(listing(*GGUFS), HubName("o/r")).main == "m-Q4_K_M.gguf"
+
+
+def test_a_model_without_its_weights_needs_a_config() -> None:
+    found = select_without_weights(listing(*REPOSITORY), HubName("o/r"))
+    names = {file.name for file in found.files}
+    assert "config.json" in names
+    assert not [name for name in names if name.endswith(".safetensors")]
+    whole = {file.name for file in select(listing(*REPOSITORY), HubName("o/r")).files}
+    assert names == {name for name in whole if not name.endswith(".safetensors")}
+    with pytest.raises(HubError, match=r"no config\.json"):
+        select_without_weights(listing(*GGUFS), HubName("o/r"))
 
 
 def test_a_plan_needs_the_configuration_alone() -> None:

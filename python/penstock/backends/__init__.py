@@ -12,6 +12,7 @@ from penstock.core import KvSpec, PenstockError, StepPlan, StepResult, WorkerFac
 from penstock.core.progress import Report, silent
 from penstock.core.transfer import OpenTiers, Transfer, TransferResult
 from penstock.model import ModelInfo
+from penstock.model.dummy import dummy_weights
 
 GPU_BACKENDS = DEVICES.keys()
 """Backends with one device per rank, as the table has them."""
@@ -133,4 +134,8 @@ def load_backend(
         if error.name is None or not f"{full}.".startswith(f"{error.name}."):
             raise  # A dependency of the backend is missing.
         raise PenstockError(f"--device {name}: {error}") from error
-    return cast(BackendModule, module).load(config, info, rank, report)
+    load = cast(BackendModule, module).load
+    if not config.model.dummy:
+        return load(config, info, rank, report)
+    with dummy_weights(info, config.model.seed or 0) as random:
+        return load(config, random, rank, report)

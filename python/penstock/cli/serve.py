@@ -32,8 +32,9 @@ from penstock.config import (
 from penstock.config.machine import cpu_count
 from penstock.core import InvalidValueError, PenstockError
 from penstock.engine.startup import read_model
-from penstock.hub import Located, locate, locate_tokenizer
+from penstock.hub import Located, locate, locate_tokenizer, locate_without_weights
 from penstock.model import GenerationDefaults, ModelInfo, sampling_defaults
+from penstock.model.stand_in_tokenizer import tokenizer_of
 
 ENGINE = [sys.executable, "-P", "-m", "penstock.engine", "--socket", "{socket}"]
 """Command that starts the engine. `-P`: a directory named penstock in the working directory must
@@ -46,8 +47,9 @@ SOCKET_WAIT = 30.0
 def serve(parsed: argparse.Namespace) -> int:
     raw = gather(settings(parsed), parsed.config)
     # Resolve the settings before the model is located, so that wrong values are reported first.
-    revision = resolve(raw, "", "").server.revision
-    located = locate(model_named(raw, said_model(parsed)), revision)
+    first = resolve(raw, "", "")
+    find = locate_without_weights if first.engine.model.dummy else locate
+    located = find(model_named(raw, said_model(parsed)), first.server.revision)
     config = resolve(raw, str(located.path), located.served_name)
     if config.server.replicas > 1:
         from penstock.cli.replicas import serve_replicas
@@ -61,6 +63,15 @@ def serve(parsed: argparse.Namespace) -> int:
 
         return serve_node(config.engine, info)
     warn(info, config)
+    if config.engine.model.dummy and config.server.tokenizer is None:
+        with tokenizer_of(located.path, info.spec.vocab) as tokenizer:
+            own = replace(config.server, tokenizer=str(tokenizer))
+            return _serve(replace(config, server=own), info)
+    return _serve(config, info)
+
+
+def _serve(config: Config, info: ModelInfo) -> int:
+    """Run the server with its engine, in a process or on a thread."""
     runtime = runtime_directory()
     if config.server.engine_process:
         process: dict[str, object] = {

@@ -71,6 +71,7 @@ def _nodes(name: str, kind: Kind, default: object, text: str) -> Flag:
 MASTER_PORT = 29501
 """Default port of node 0, the same as vLLM's."""
 _DTYPES = Choice(("auto", "float32", "bfloat16"))
+_FORMATS = Choice(("auto", "dummy"), (("safetensors", "auto"), ("gguf", "auto"), ("hf", "auto")))
 _WEIGHTS = Choice(
     _DTYPES.values, (("float", "float32"), ("half", "bfloat16"), ("float16", "bfloat16"))
 )
@@ -88,8 +89,14 @@ FLAGS: tuple[Flag, ...] = (
         "model",
         Choice(("auto", "none", "int8", "int4")),
         "auto",
-        "auto: as the checkpoint stores them; none: everything in float32; int8, int4: made at "
-        "load",
+        "auto: as stored; none: everything in float32; int8, int4: made at load",
+    ),
+    Flag(
+        "--load-format",
+        "model",
+        _FORMATS,
+        "auto",
+        "dummy: random weights by --seed, from config.json alone",
     ),
     Flag(
         "--max-model-len",
@@ -185,11 +192,7 @@ FLAGS: tuple[Flag, ...] = (
         "form of cached keys and values; auto: bfloat16",
     ),
     Flag(
-        "--enable-prefix-caching",
-        "cache",
-        Switch(),
-        True,
-        "reuse the KV of prompts that start alike",
+        "--enable-prefix-caching", "cache", Switch(), True, "reuse KV of prompts that start alike"
     ),
     Flag(
         "--kv-events-config",

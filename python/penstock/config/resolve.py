@@ -86,6 +86,7 @@ def resolve(raw: Mapping[str, Raw], model_path: str, served_name: str) -> Config
             seed=values["seed"],
             generation_config=values["generation_config"],
             override_generation_config=values["override_generation_config"],
+            load_format=values["load_format"],
         ),
         CacheConfig(
             memory_bytes=values["kv_cache_memory_bytes"],

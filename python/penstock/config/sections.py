@@ -23,6 +23,12 @@ class ModelConfig:
     """Source of sampling defaults: auto, vllm, or a path."""
     override_generation_config: str | None = None
     """JSON object of sampling defaults that take precedence."""
+    load_format: str = "auto"
+    """`auto`, or `dummy` for random weights."""
+
+    @property
+    def dummy(self) -> bool:
+        return self.load_format == "dummy"
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,6 @@ _HF_HOME = "files of the hub are kept in its cache; set HF_HUB_CACHE"
 FOREIGN: tuple[Foreign, ...] = (
     # Model
     _switch("--trust-remote-code", _NO_CODE),
-    _only("--load-format", "the files show their format", "auto", "safetensors", "gguf", "hf"),
     _only("--config-format", "the files show their format", "auto", "hf"),
     _only("--model-impl", "there is one implementation", "auto", "vllm"),
     _only("--tokenizer-mode", "there is one tokenizer", "auto", "hf", "fast"),

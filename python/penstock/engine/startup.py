@@ -168,7 +168,8 @@ def read_model(config: EngineConfig) -> ModelInfo:
     unreadable file.
     """
     try:
-        info = load_model(Path(config.model.path), served=config.model.max_model_len)
+        own = config.model
+        info = load_model(Path(own.path), served=own.max_model_len, dummy=own.dummy)
     except PenstockError:
         raise
     except (OSError, ValueError) as error:

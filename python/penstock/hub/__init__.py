@@ -4,7 +4,14 @@ their files in the caches of this machine, and downloads what is missing.
 
 from penstock.hub.aliases import ALIASES, OnHub, Packaged
 from penstock.hub.errors import HubError
-from penstock.hub.locate import Located, is_here, locate, locate_tokenizer, pull
+from penstock.hub.locate import (
+    Located,
+    is_here,
+    locate,
+    locate_tokenizer,
+    locate_without_weights,
+    pull,
+)
 
 __all__ = [
     "ALIASES",
@@ -15,5 +22,6 @@ __all__ = [
     "is_here",
     "locate",
     "locate_tokenizer",
+    "locate_without_weights",
     "pull",
 ]

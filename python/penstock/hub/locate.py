@@ -74,6 +74,11 @@ def locate_tokenizer(model: str) -> Located:
     return locate(model, select=names.select_tokenizer)
 
 
+def locate_without_weights(model: str, revision: str | None = None) -> Located:
+    """Like `locate`, but no safetensors are downloaded."""
+    return locate(model, revision, select=names.select_without_weights)
+
+
 def pull(model: str, revision: str | None = None, local: Path | None = None) -> str:
     """Download a model, or what has changed of it; returns a sentence for the user. `local` is a
     directory to download a hub's repository to, in place of the cache.

@@ -166,13 +166,22 @@ def select_config(listing: Listing, name: HubName) -> Selection:
     return Selection(tuple(listing[file] for file in CONFIG_FILES if file in listing), None)
 
 
+def select_without_weights(listing: Listing, name: HubName) -> Selection:
+    """The files of a model other than its weights. HubError without a config.json."""
+    select_config(listing, name)
+    needed = (listing[file] for file in sorted(listing) if _is_needed(file))
+    return Selection(tuple(file for file in needed if not _is_weight(file.name)), None)
+
+
+def _is_weight(file: str) -> bool:
+    return file.endswith(".safetensors")
+
+
 def select_tokenizer(listing: Listing, name: HubName) -> Selection:
     """The files of a model's tokenizer, without weights where they are files of their own."""
     if name.variant is None and any(file in listing for file in TOKENIZERS):
         needed = (
-            listing[file]
-            for file in sorted(listing)
-            if _is_needed(file) and not file.endswith(".safetensors")
+            listing[file] for file in sorted(listing) if _is_needed(file) and not _is_weight(file)
         )
         return Selection(tuple(needed), None)
     return select(listing, name)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import count
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from penstock.config import EngineConfig, resolve
@@ -15,7 +15,7 @@ from penstock.engine import InFlight
 from penstock.engine.load_report import on_terminal, start_reported
 from penstock.engine.startup import read_model
 from penstock.engine.tiers import flush
-from penstock.hub import locate, locate_tokenizer
+from penstock.hub import locate, locate_tokenizer, locate_without_weights
 from penstock.llm.batch import Batch
 from penstock.llm.beam import BeamSearchOutput, BeamSearchParams, search
 from penstock.llm.metrics import Counted, Metric, metrics
@@ -43,8 +43,9 @@ from penstock.llm.prompts import (
     read_prompt,
 )
 from penstock.llm.sampling import SamplingParams
-from penstock.llm.tokenizer import Tokenizer
+from penstock.llm.tokenizer import Tokenizer, open_tokenizer
 from penstock.model import ModelInfo, sampling_defaults
+from penstock.model.stand_in_tokenizer import tokenizer_of
 
 if TYPE_CHECKING:
     from penstock import _native
@@ -113,15 +114,19 @@ class LLM:
         chat_template: str | None = None,
         **options: Option,
     ) -> None:
-        located = locate(model, revision)
-        resolved = resolve(raw_settings(options), str(located.path), located.served_name)
-        config = _unbounded(resolved.engine)
+        raw = raw_settings(options)
+        dummy = resolve(raw, "", "").engine.model.dummy
+        located = (locate_without_weights if dummy else locate)(model, revision)
+        config = _unbounded(resolve(raw, str(located.path), located.served_name).engine)
         self._name = located.served_name
         self._card = located.sampling
         info = read_model(config)
-        self._native = _open_tokenizer(
-            str(locate_tokenizer(tokenizer).path) if tokenizer else config.model.path, chat_template
-        )
+        named = locate_tokenizer(tokenizer) if tokenizer else located
+        with ExitStack() as stack:
+            path = named.path
+            if dummy and not tokenizer:
+                path = stack.enter_context(tokenizer_of(path, info.spec.vocab))
+            self._native = open_tokenizer(str(path), chat_template)
         _check_vocabulary(self._native, info)
         self._started = start_reported(config, _log_stage, on_terminal(), arrivals=False)
         self._in_flight = InFlight(
@@ -474,19 +479,6 @@ def _check_vocabulary(tokenizer: _native.Tokenizer, info: ModelInfo) -> None:
             f"the tokenizer has {tokens} tokens and the model's embedding {rows} rows: they are "
             "not of one model"
         )
-
-
-def _open_tokenizer(path: str, chat_template: str | None) -> _native.Tokenizer:
-    from penstock import _native
-
-    file = chat_template if chat_template and Path(chat_template).is_file() else None
-    try:
-        opened = _native.Tokenizer(path, file)
-        if chat_template and file is None:
-            opened = opened.with_chat_template(chat_template)
-    except (OSError, ValueError) as error:
-        raise PenstockError(str(error)) from error
-    return opened
 
 
 def _log_stage(name: str, seconds: float, detail: str) -> None:

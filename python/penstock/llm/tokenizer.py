@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.core import PenstockError
 from penstock.llm.prompts import ChatOptions, Message, read_conversation
 from penstock.model import TokenFacts
 
@@ -55,3 +57,19 @@ class Tokenizer:
         read = read_conversation(conversation, options, native)
         assert read.text is not None
         return read.ids if tokenize else read.text
+
+
+def open_tokenizer(path: str, chat_template: str | None) -> _native.Tokenizer:
+    """Open the tokenizer at `path`. `chat_template`: a file with a template, or its text. Raises
+    PenstockError.
+    """
+    from penstock import _native
+
+    file = chat_template if chat_template and Path(chat_template).is_file() else None
+    try:
+        opened = _native.Tokenizer(path, file)
+        if chat_template and file is None:
+            opened = opened.with_chat_template(chat_template)
+    except (OSError, ValueError) as error:
+        raise PenstockError(str(error)) from error
+    return opened

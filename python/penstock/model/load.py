@@ -56,18 +56,25 @@ class ModelInfo:
 
 
 def load_model(
-    path: Path, gguf_reader: GgufReader = native_reader, *, served: int | None = None
+    path: Path,
+    gguf_reader: GgufReader = native_reader,
+    *,
+    served: int | None = None,
+    dummy: bool = False,
 ) -> ModelInfo:
     """Read the metadata of a GGUF file or a Hugging Face directory. Reads no weights, and never
-    runs code. `served` is the requested maximum length, which some models' rope depends on.
+    runs code. `served` is the requested maximum length, which some models' rope depends on. A
+    `dummy` model needs no weights, but a directory.
 
     Raises ModelError for any other path, a damaged file, an unknown architecture, and any key whose
     value is missing, out of range or not supported.
     """
     if path.is_dir():
-        return _load_directory(path, served)
+        return _load_directory(path, served, dummy=dummy)
     if not path.is_file():
         raise ModelError(path, "no such file or directory")
+    if dummy:
+        raise ModelError(path, "dummy weights need a directory with a config.json")
     with path.open("rb") as file:
         is_gguf = file.read(4) == b"GGUF"
     if not is_gguf:
@@ -104,22 +111,10 @@ def _load_gguf(path: Path, reader: GgufReader, served: int | None) -> ModelInfo:
     )
 
 
-def _load_directory(path: Path, served: int | None) -> ModelInfo:
+def _load_directory(path: Path, served: int | None, *, dummy: bool) -> ModelInfo:
     config = Fields(path / CONFIG, _read_config(path), served=served)
-    if not any((path / file).is_file() for file in WEIGHT_FILES):
-        pickles = sorted(file.name for pattern in PICKLES for file in path.glob(pattern))
-        held = (
-            f"; it holds {' '.join(pickles[:3])}, whose format can run code and is not read: "
-            "convert it to safetensors"
-            if pickles
-            else ""
-        )
-        raise ModelError(
-            path, f"the directory has no weights: neither {' nor '.join(WEIGHT_FILES)}{held}"
-        )
-    for file in sorted(path.glob("model*.safetensors")):
-        if file.stat().st_size and (what := impostor(file)):
-            raise ModelError(file, what)
+    if not dummy:
+        _check_weights(path)
     architecture, (spec, weights, only) = map_hf(config)
     pooler, pooling = hf_pooling(path, spec, only=only)
     return ModelInfo(
@@ -134,6 +129,24 @@ def _load_directory(path: Path, served: int | None) -> ModelInfo:
         pooler=pooler,
         pooling=pooling,
     )
+
+
+def _check_weights(path: Path) -> None:
+    """Raise ModelError for a directory without weight files, and for files that are no weights."""
+    if not any((path / file).is_file() for file in WEIGHT_FILES):
+        pickles = sorted(file.name for pattern in PICKLES for file in path.glob(pattern))
+        held = (
+            f"; it holds {' '.join(pickles[:3])}, whose format can run code and is not read: "
+            "convert it to safetensors"
+            if pickles
+            else ""
+        )
+        raise ModelError(
+            path, f"the directory has no weights: neither {' nor '.join(WEIGHT_FILES)}{held}"
+        )
+    for file in sorted(path.glob("model*.safetensors")):
+        if file.stat().st_size and (what := impostor(file)):
+            raise ModelError(file, what)
 
 
 def map_hf(config: Fields, modelopt: dict[str, object] | None = None) -> tuple[str, Stored]:

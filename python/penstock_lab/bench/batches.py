@@ -150,14 +150,20 @@ class InProcess:
         self._progress = shown
         options: Mapping[str, Any] = settings
         self._llm: LLM = LLM(parsed.model, **options)
+        self._dummy = options.get("load_format") == "dummy"
+        """Random weights get token ids: their model need not have a tokenizer."""
+        self._vocabulary = len(self._llm.get_tokenizer())
         # The checkpoint's defaults, overridden by flags. `ignore_eos` makes output lengths exact.
         given = {name: getattr(parsed, name) for name in KNOWN if getattr(parsed, name) is not None}
         self._sampling = replace(self._llm.get_default_sampling_params(), ignore_eos=True, **given)
 
     def maker(self) -> PromptMaker:
         parsed = self._parsed
+        served = Served(parsed.model)
+        if self._dummy and parsed.tokenizer is None:
+            return prompts.make(served, None, True, parsed.vocab_size or self._vocabulary)
         tokenizer = parsed.tokenizer or parsed.model
-        return prompts.make(Served(parsed.model), tokenizer, parsed.prompt_ids, parsed.vocab_size)
+        return prompts.make(served, tokenizer, parsed.prompt_ids, parsed.vocab_size)
 
     def run(self, requests: Sequence[Request], what: str) -> Batch:
         """Compute a batch. After Ctrl-C, only completed requests count."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from penstock_lab.bench.genai_perf import COLUMNS
+from penstock_lab.bench.genai_perf import METRICS as SPREAD
+
 WIDTH = 50
 METRICS = {
     "ttft": ("TTFT", "Time to First Token"),
@@ -40,6 +43,8 @@ def _lines(result: Result, metrics: Sequence[str]) -> Iterator[str]:
         if name in metrics and f"mean_{name}_ms" in result:
             yield from _section(result, name)
     yield from _penstock(result)
+    yield from _spread(result["penstock"].get("genai_perf", {}))
+    yield from _windows(result["penstock"].get("windows", ()))
     yield "=" * WIDTH
 
 
@@ -123,3 +128,37 @@ def _not_ended(result: Result) -> int:
     )
     expected: int = result["num_prompts"]
     return expected - ended
+
+
+def _spread(table: Result) -> Iterator[str]:
+    """GenAI-Perf's table."""
+    if not table:
+        return
+    yield _title("Metrics of GenAI-Perf", "-")
+    yield f"{'':26}" + "".join(f"{column:>11}" for column in COLUMNS)
+    for name, (title, _) in SPREAD.items():
+        if name in table:
+            yield f"{title:<26}" + "".join(f"{table[name][each]:>11,.2f}" for each in COLUMNS)
+
+
+def _windows(windows: Sequence[Result]) -> Iterator[str]:
+    if not windows:
+        return
+    yield _title("Windows", "-")
+    titles = ("seconds", "ended", "req/s", "out tok/s", "TTFT ms", "TTST ms", "tok/s/user")
+    yield "".join(f"{title:>12}" for title in titles)
+    names = (
+        "time_to_first_token_ms",
+        "time_to_second_token_ms",
+        "output_token_throughput_per_user",
+    )
+    for window in windows:
+        means = (window["metrics"].get(name, {}).get("avg") for name in names)
+        span = f"{window['start_s']:.0f}-{window['end_s']:.0f}"
+        rates = (window["request_throughput"], window["output_throughput"])
+        numbers = [*(f"{rate:.2f}" for rate in rates), *map(_or_dash, means)]
+        yield "".join(f"{each:>12}" for each in (span, str(window["completed"]), *numbers))
+
+
+def _or_dash(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"

@@ -80,8 +80,21 @@ def add_genai_perf(parser: argparse.ArgumentParser) -> None:
         help="a field of every body, or a JSON object of several; repeatable",
     )
     group.add_argument("--streaming", action=IgnoredFlag, nargs=0, why=STREAMED)
-    for names in (("--measurement-interval", "-p"), ("--stability-percentage", "-s")):
-        group.add_argument(*names, action=IgnoredFlag, why=COUNTED)
+    group.add_argument(
+        "--measurement-interval",
+        "-p",
+        type=_milliseconds,
+        default=argparse.SUPPRESS,
+        metavar="MS",
+        help="show the load also by windows of this length; its end is --num-prompts all the same",
+    )
+    names = ("--stability-percentage", "-s")
+    group.add_argument(*names, action=IgnoredFlag, why=COUNTED)
+
+
+def _milliseconds(text: str) -> float:
+    """Milliseconds in seconds."""
+    return flags.integer(1)(text) / 1000
 
 
 def _with_scheme(text: str) -> str:

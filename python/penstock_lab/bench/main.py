@@ -25,6 +25,10 @@ COMMANDS = {
         "penstock_lab.bench.rounds",
         "the same prompts again for some rounds: what the prefix cache gives",
     ),
+    "tiers": (
+        "penstock_lab.bench.tiers.command",
+        "KV tiers by medium, prompt length and bandwidth: the same rounds on a server of each",
+    ),
     "plan": (
         "penstock_lab.bench.planned",
         "the load of a plan of `penstock plan`: predicted beside measured",
@@ -34,6 +38,10 @@ COMMANDS = {
     "compare": (
         "penstock_lab.bench.compare.command",
         "several servers under the same loads, interleaved",
+    ),
+    "channels": (
+        "penstock_lab.bench.channels.command",
+        "messages between processes: rings, streams, Ray's calls and compiled graphs",
     ),
     "report": (
         "penstock_lab.bench.report.command",

@@ -7,6 +7,7 @@ result with `penstock.partial` set, and the caller must end its loop.
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
@@ -20,6 +21,7 @@ from penstock_lab.bench.request import Load
 from penstock_lab.bench.target import Target
 from penstock_lab.bench.workload import (
     Workload,
+    add_requests,
     add_serve,
     add_trace,
     workload_from_dataset,
@@ -42,6 +44,17 @@ def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
     _add_common(parser, "trace")
 
 
+def add_offline_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `bench offline` that `measure` reads: all requests are sent at once."""
+    add_requests(parser)
+    _add_common(parser, "serve")
+    parser.set_defaults(
+        **dict.fromkeys(("ramp_up_strategy", "ramp_up_start_rps", "ramp_up_end_rps")),
+        request_rate=math.inf,
+        burstiness=1.0,
+    )
+
+
 def _add_common(parser: argparse.ArgumentParser, workload: str) -> None:
     flags.add_load(parser)
     flags.add_prompts(parser)
@@ -51,14 +64,16 @@ def _add_common(parser: argparse.ArgumentParser, workload: str) -> None:
 
 
 def parse_workload(words: Sequence[str]) -> argparse.Namespace:
-    """Parse `serve --random-input-len 128 ...` or `trace FILE --time-scale 1.6 ...` for `measure`.
+    """Parse `serve --random-input-len 128 ...`, `trace FILE --time-scale 1.6 ...` or `offline ...`
+    for `measure`.
 
     Wrong words end the program with status 2 and the usage, as on a command line.
     """
     parser = argparse.ArgumentParser(prog="workload", allow_abbrev=False)
-    kinds = parser.add_subparsers(required=True, metavar="serve|trace")
+    kinds = parser.add_subparsers(required=True, metavar="serve|trace|offline")
     add_serve_arguments(kinds.add_parser("serve", allow_abbrev=False))
     add_trace_arguments(kinds.add_parser("trace", allow_abbrev=False))
+    add_offline_arguments(kinds.add_parser("offline", allow_abbrev=False))
     parsed = parser.parse_args(words)
     parsed.argv = list(words)
     return parsed
@@ -96,7 +111,11 @@ def measure(
             metadata=dict(getattr(parsed, "metadata", ())),
         ),
         workload.traffic,
-        result.Wanted(parsed.metric_percentiles, dict(parsed.goodput)),
+        result.Wanted(
+            parsed.metric_percentiles,
+            dict(parsed.goodput),
+            getattr(parsed, "measurement_interval", None),
+        ),
         {**_tags(parsed, target, maker, workload), "seed": seed, **tags},
         date,
     )

@@ -16,7 +16,7 @@ from typing import Any
 
 from penstock import __version__
 from penstock.core import PenstockError
-from penstock_lab.bench import stats
+from penstock_lab.bench import genai_perf, stats
 from penstock_lab.bench.request import Load, Outcome
 
 FORMAT = 1
@@ -92,10 +92,13 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The statistics to compute. `goodput` has limits in seconds for ttft, tpot and e2el."""
+    """The statistics to compute. `goodput` has limits in seconds for ttft, tpot and e2el; `window`
+    is a width in seconds, None for no windows.
+    """
 
     percentiles: Sequence[float] = (99.0,)
     goodput: Mapping[str, float] = field(default_factory=dict)
+    window: float | None = None
 
 
 def make(
@@ -115,7 +118,7 @@ def make(
         **_totals(load, pooled, wanted),
         **_arrays(load.outcomes),
         **_summaries(pooled, traffic, wanted),
-        "penstock": _penstock(load, tags),
+        "penstock": _penstock(load, wanted.window, tags),
     }
 
 
@@ -211,7 +214,7 @@ def percent_word(percent: float) -> str:
     return str(int(percent)) if percent == int(percent) else str(percent)
 
 
-def _penstock(load: Load, tags: Mapping[str, object]) -> Result:
+def _penstock(load: Load, window: float | None, tags: Mapping[str, object]) -> Result:
     outcomes = load.outcomes
     failed = [outcome for outcome in outcomes if not outcome.success]
     reported = [outcome for outcome in outcomes if outcome.success and outcome.reported]
@@ -232,6 +235,8 @@ def _penstock(load: Load, tags: Mapping[str, object]) -> Result:
         },
         "client_cpu_s": load.client_cpu,
         "events": sum(len(outcome.events) for outcome in outcomes),
+        "genai_perf": genai_perf.table(outcomes),
+        **({"windows": genai_perf.windows(outcomes, window, load.duration)} if window else {}),
         "detail": {
             "due": [outcome.due for outcome in outcomes],
             "sent": [_known(outcome.sent) for outcome in outcomes],

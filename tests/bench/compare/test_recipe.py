@@ -110,6 +110,7 @@ def test_a_server_is_a_name_a_file_or_a_url(directory: Path) -> None:
             "penstock",
             "own",
             f"other={directory}/own.toml",
+            "again=own",
             "there=http://host:1234/v1",
             "mine=http://127.0.0.1:99",
         ],
@@ -121,14 +122,16 @@ def test_a_server_is_a_name_a_file_or_a_url(directory: Path) -> None:
         ("penstock", None),
         ("own", None),
         ("other", None),
+        ("again", None),
         ("there", "http://host:1234"),
         ("mine", "http://127.0.0.1:99"),
     ]
-    penstock, own, other, there, mine = (entry.recipe for entry in entries)
+    penstock, own, other, again, there, mine = (entry.recipe for entry in entries)
     assert all((penstock, own, other, mine))
     assert list(penstock.command)[-2:] == ["--max-model-len", "2048"]
     assert other.name == "other"
-    assert list(other.command) == list(own.command)
+    assert list(other.command) == list(own.command) == list(again.command)
+    assert again.name == "again"
     assert there is None
     assert list(mine.command) == ["run", "it now", "{port}", "-x"]
 

@@ -105,7 +105,7 @@ class TorchBackend:
         self._ranks, self._carried = open_ranks(wiring, shard, device.torch, symmetric=symmetric)
         self._grammars: Grammars | None = None
         if shard.has_head and shard.rank == 0:
-            self._grammars = Grammars(Path(info.paths[0]), config.compute.threads)
+            self._grammars = Grammars(Path(config.model.path), config.compute.threads)
         self._last_step: Step | None = None
         self._graphs = StepGraphs()
         self._make_tables()

@@ -102,7 +102,8 @@ class Rank:
         task = self._task
         try:
             config = EngineConfig.from_json(task.config)
-            info = load_model(Path(config.model.path), served=config.model.max_model_len)
+            own = config.model
+            info = load_model(Path(own.path), served=own.max_model_len, dummy=own.dummy)
             backend = self.backend = load_backend(config, info, (task.shard, task.wiring), report)
             loaded = Loaded(backend.facts, backend.kv_spec(), backend.free_memory())
         except Exception as error:  # noqa: BLE001 - the engine gets every error

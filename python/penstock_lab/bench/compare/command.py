@@ -54,10 +54,10 @@ def _add_servers(group: argparse._ArgumentGroup) -> None:
         "--server",
         action="append",
         default=[],
-        metavar="NAME[=RECIPE.toml|=URL]",
+        metavar="NAME[=RECIPE|=URL]",
         help="who takes part, repeatable: a recipe by name (penstock and penstock-inprocess are "
-        "built in), a "
-        "recipe's file, or http://HOST:PORT of a server that runs or that --start starts",
+        "built in), perhaps under another name, a recipe's .toml file, or http://HOST:PORT of a "
+        "server that runs or that --start starts",
     )
     group.add_argument(
         "--start",
@@ -106,7 +106,7 @@ def _add_loads(group: argparse._ArgumentGroup) -> None:
         metavar='"NAME: COMMAND"',
         help="a load, repeatable: NAME: and what follows `penstock bench`, for example "
         '"W1: serve --random-input-len 128 --num-prompts 10" or "azure: trace FILE --time-scale '
-        '0.4"; '
+        '0.4" or "O: offline --num-prompts 100", which sends all requests at once; '
         "loads that share a name and differ in rate, concurrency or time scale are points of one "
         "curve",
     )

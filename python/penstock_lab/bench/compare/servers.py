@@ -27,8 +27,8 @@ class Entry:
 def parse_servers(
     servers: Sequence[str], starts: Sequence[str], arguments: Sequence[str], directory: Path
 ) -> list[Entry]:
-    """Parse servers. Each of `servers` is NAME (a recipe in `directory` or built-in),
-    NAME=FILE.toml or NAME=URL.
+    """Parse servers. Each of `servers` is NAME (a recipe in `directory` or built-in), NAME=RECIPE
+    for one of another name, NAME=FILE.toml or NAME=URL.
 
     `starts` are NAME="COMMAND" for servers with a URL; `arguments` are NAME="WORDS" to append to a
     recipe's command.
@@ -72,13 +72,13 @@ def _entry(
 ) -> Entry:
     name, equals, where = text.partition("=")
     if not name or (equals and not where):
-        raise InvalidValueError("--server", text, "NAME, NAME=FILE.toml or NAME=http://HOST:PORT")
+        raise InvalidValueError("--server", text, "NAME, NAME=RECIPE or NAME=http://HOST:PORT")
     if where.startswith(("http://", "https://")):
         return _at_url(name, where, starts.get(name), added.get(name))
     if name in starts:
         raise InvalidValueError("--start", name, "a server that is given as NAME=http://HOST:PORT")
-    # Without `=FILE`, look the recipe up by name.
-    recipe = load_recipe(Path(where)) if equals else find_recipe(name, directory)
+    is_file = where.endswith(".toml")
+    recipe = load_recipe(Path(where)) if is_file else find_recipe(where or name, directory)
     return Entry(name, replace(recipe, name=name, command=[*recipe.command, *added.get(name, ())]))
 
 

@@ -1,4 +1,4 @@
-"""Workloads of a comparison: `NAME: serve ...` or `NAME: trace FILE ...`."""
+"""Workloads of a comparison: `NAME: serve ...`, `NAME: trace FILE ...` or `NAME: offline ...`."""
 
 from __future__ import annotations
 
@@ -73,7 +73,9 @@ def _split(text: str) -> tuple[str, list[str]]:
             "--workload", text, f"words that a shell could read ({error})"
         ) from error
     if not colon or not name.strip() or not words:
-        raise InvalidValueError("--workload", text, "'NAME: serve ...' or 'NAME: trace FILE ...'")
+        raise InvalidValueError(
+            "--workload", text, "'NAME: serve ...', 'NAME: trace FILE ...' or 'NAME: offline ...'"
+        )
     return name.strip(), words
 
 

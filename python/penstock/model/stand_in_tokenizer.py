@@ -1,0 +1,83 @@
+"""A tokenizer for dummy models that come without one.
+
+Ids below 256 are the bytes of UTF-8. Every other id is a word of its own (a space and three or four
+letters, " aaa" first), so that each generated token is visible text, and a prompt of such words has
+one token for each. Any other text is read byte by byte.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from string import ascii_lowercase
+
+from penstock.core import PenstockError
+
+FILES = ("tokenizer.json", "tiktoken.model")
+BYTES = 256
+SHORT = len(ascii_lowercase) ** 3
+LONG = len(ascii_lowercase) ** 4
+"""Numbers of words of three and of four letters."""
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant:{% endif %}"
+)
+
+
+def has_tokenizer(model: Path) -> bool:
+    return any((model / file).is_file() for file in FILES)
+
+
+@contextmanager
+def tokenizer_of(model: Path, vocab: int) -> Iterator[Path]:
+    """The directory itself if it has a tokenizer; else, inside the block, one with a stand-in."""
+    if has_tokenizer(model):
+        yield model
+        return
+    with tempfile.TemporaryDirectory(prefix="penstock-tokenizer-") as directory:
+        write_stand_in(Path(directory), vocab)
+        yield Path(directory)
+
+
+def write_stand_in(directory: Path, vocab: int) -> None:
+    """Write the tokenizer's files for a model with `vocab` rows. PenstockError for fewer rows than
+    there are bytes, and for more than there are words.
+    """
+    most = BYTES + SHORT + LONG
+    if not BYTES <= vocab <= most:
+        raise PenstockError(
+            f"a model with {vocab} tokens and no tokenizer.json: a stand-in has {BYTES} to {most} "
+            "tokens; name another model's with --tokenizer"
+        )
+    words = {symbol: i for i, symbol in enumerate(_byte_symbols())}
+    words |= {"Ġ" + _word(i): BYTES + i for i in range(vocab - BYTES)}
+    model = {"type": "BPE", "vocab": words, "merges": [], "ignore_merges": True}
+    level = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True}
+    content = {"version": "1.0", "added_tokens": [], "model": model}
+    content |= {"pre_tokenizer": level | {"use_regex": True}, "decoder": level}
+    (directory / FILES[0]).write_text(json.dumps(content))
+    (directory / "tokenizer_config.json").write_text(json.dumps({"chat_template": CHAT_TEMPLATE}))
+
+
+def _byte_symbols() -> list[str]:
+    """The character that stands for each byte in byte-level BPE: itself if it is printable, else
+    one from U+0100 on (GPT-2's table).
+    """
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, BYTES)}
+    others = [byte for byte in range(BYTES) if byte not in printable]
+    moved = {byte: BYTES + at for at, byte in enumerate(others)}
+    return [chr(moved.get(byte, byte)) for byte in range(BYTES)]
+
+
+def _word(number: int) -> str:
+    if number < SHORT:
+        return _letters(number, 3)
+    return _letters(number - SHORT, 4)
+
+
+def _letters(number: int, count: int) -> str:
+    base = len(ascii_lowercase)
+    return "".join(ascii_lowercase[number // base**at % base] for at in reversed(range(count)))

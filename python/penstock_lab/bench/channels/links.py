@@ -1,0 +1,67 @@
+"""Links of a worker to its neighbours: rings in shared memory, and authenticated TCP streams."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from penstock._native import RingReader, RingWriter, Stream
+
+PATIENCE = 60.0
+"""Seconds without a message after which a link is broken."""
+SLOTS = 2
+"""Messages in flight on a ring. One is enough here; a ring has a power of two."""
+
+
+class Link(Protocol):
+    def send(self, message: bytes) -> None: ...
+    def receive(self) -> bytes:
+        """The next message. Raises TimeoutError after PATIENCE seconds."""
+
+
+def received(message: bytes | None) -> bytes:
+    if message is None:
+        raise TimeoutError(f"no message for {PATIENCE:g} s")
+    return message
+
+
+@dataclass(frozen=True, slots=True)
+class RingLink:
+    """A ring in each direction; None for the direction that a neighbour does not use."""
+
+    outgoing: RingWriter | None
+    incoming: RingReader | None
+
+    def send(self, message: bytes) -> None:
+        assert self.outgoing is not None
+        self.outgoing.send(message)
+
+    def receive(self) -> bytes:
+        assert self.incoming is not None
+        return received(self.incoming.receive(PATIENCE))
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLink:
+    stream: Stream
+    limit: int
+    """Maximum bytes of a message."""
+
+    def send(self, message: bytes) -> None:
+        self.stream.send(message)
+
+    def receive(self) -> bytes:
+        return received(self.stream.receive(PATIENCE, self.limit))
+
+
+def ring(path: str, capacity: int) -> dict[str, Any]:
+    """The arguments of both ends of a ring with one reader."""
+    return {"path": path, "readers": 1, "slots": SLOTS, "capacity": capacity}
+
+
+def writer(described: dict[str, Any]) -> RingWriter:
+    return RingWriter(**described, patience=PATIENCE)
+
+
+def reader(described: dict[str, Any]) -> RingReader:
+    return RingReader(**described, reader=0)

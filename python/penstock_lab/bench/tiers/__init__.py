@@ -1,0 +1,1 @@
+"""`penstock bench tiers`: what KV tiers give, by medium, prompt length and bandwidth."""
