@@ -28,6 +28,7 @@ from penstock_ops.deploy.settings import (
     name_of,
 )
 from penstock_ops.deploy.tiers import tiers_of
+from penstock_ops.deploy.topology.flags import add_topology, topology_of
 
 GROUP = "Deploy"
 SUMMARY = "files for Kubernetes, Helm, Compose, systemd or Slurm from a plan; apply, check"
@@ -55,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _host(targets.add_parser("slurm", help="a batch script"), run_slurm)
     add_dashboards(targets.add_parser("dashboards", help="Grafana boards and alert rules"))
+    add_topology(targets.add_parser("topology", help="NCCL's topology file: make, lint"))
     _lint(targets.add_parser("lint", help="check manifests of any origin"))
     add_commands(targets)
 
@@ -176,7 +178,10 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
         help="a NicClusterPolicy: the interface of each RDMA resource of the plan",
     )
     fabric.add_argument(
-        "--topology-file", type=Path, metavar="FILE", help="of NCCL, for virtual machines"
+        "--topology-file",
+        type=Path,
+        metavar="FILE",
+        help="of NCCL, for virtual machines: refused where `deploy topology lint` has errors",
     )
 
 
@@ -329,7 +334,7 @@ def settings_of(parsed: argparse.Namespace) -> Settings:
         _front(parsed, str(plan["engine"])),
         _scaling(parsed, plan),
         tuple(filter(None, parsed.nic_interfaces.split(","))),
-        _text(parsed.topology_file),
+        topology_of(parsed.topology_file, plan["target"].get("node")),
         tiers_of(parsed.kv_tier, plan, DISK),
         parsed.ray,
     )
@@ -370,15 +375,6 @@ def _scaling(parsed: argparse.Namespace, plan: Mapping[str, Any]) -> Scaling | N
             "--autoscale-to", parsed.autoscale_to, f"the plan's {least} replicas, or more"
         )
     return Scaling(parsed.autoscale_to, parsed.prometheus)
-
-
-def _text(path: Path | None) -> str:
-    if path is None:
-        return ""
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise PenstockError(f"{path}: {error}") from error
 
 
 def _int(text: str) -> int:
