@@ -17,6 +17,7 @@ from penstock_ops.deploy.hosts import slurm, systemd
 from penstock_ops.deploy.kubernetes import manifests, notes, write
 from penstock_ops.deploy.lint import lint
 from penstock_ops.deploy.monitoring.flags import add_dashboards
+from penstock_ops.deploy.operators.flags import add_operators
 from penstock_ops.deploy.plan_file import read_plan
 from penstock_ops.deploy.settings import (
     PORT,
@@ -29,6 +30,7 @@ from penstock_ops.deploy.settings import (
 )
 from penstock_ops.deploy.tiers import tiers_of
 from penstock_ops.deploy.topology.flags import add_topology, topology_of
+from penstock_ops.deploy.vmware.flags import add_vmware
 
 GROUP = "Deploy"
 SUMMARY = "files for Kubernetes, Helm, Compose, systemd or Slurm from a plan; apply, check"
@@ -56,6 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _host(targets.add_parser("slurm", help="a batch script"), run_slurm)
     add_dashboards(targets.add_parser("dashboards", help="Grafana boards and alert rules"))
+    add_vmware(targets.add_parser("vmware", help="VM class, cluster and host checks for ESX"))
+    add_operators(targets.add_parser("operators", help="NVIDIA's operators: values, order"))
     add_topology(targets.add_parser("topology", help="NCCL's topology file: make, lint"))
     _lint(targets.add_parser("lint", help="check manifests of any origin"))
     add_commands(targets)
