@@ -16,6 +16,7 @@ import yaml
 
 from penstock.cli.main import main
 from tests.deploy.image import NAME, Images, call, debian, needs_tools
+from tests.deploy.topology.trees import PAIR
 from tests.plan.conftest import CONFIGS, FP8
 
 CUDA_ROOM = 40 << 30
@@ -172,7 +173,7 @@ def deployed(
 
     def write(name: str) -> dict[str, Any]:
         monkeypatch.chdir(tmp_path)
-        Path("vm.xml").write_text('<system version="1">\n</system>\n')
+        Path("vm.xml").write_text(PAIR)
         kind, target, words = DEPLOYMENTS[name]
         asked = ["--image", "registry/engine@sha256:0", "-o", "manifests", *words]
         assert main(["deploy", target, str(plan(kind)), *asked]) == 0

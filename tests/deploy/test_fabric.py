@@ -10,6 +10,7 @@ import pytest
 
 from penstock.cli.main import main
 from tests.deploy.conftest import HERE, Written
+from tests.deploy.topology.trees import PAIR, PRINTED
 
 INTERFACES = "ibs65,ibs67,ibs69,ibs71,ibs73,ibs75,ibs77,ibs79"
 
@@ -47,7 +48,7 @@ def test_interfaces_that_are_not_those_of_the_plan(
 
 def test_a_topology_file_is_mounted_where_nccl_is_told(written: Written, tmp_path: Path) -> None:
     path = tmp_path / "vm.xml"
-    path.write_text('<system version="1">\n</system>\n')
+    path.write_text(PAIR)
     files = written("sglang-two-nodes", "--topology-file", str(path))
     kept = files["topology.yaml"]
     assert kept["data"] == {"topology.xml": path.read_text()}
@@ -69,3 +70,18 @@ def test_a_topology_file_that_is_not_there(
     words = [*asked, "--topology-file", str(tmp_path / "none.xml")]
     assert main(["deploy", "k8s", str(plan(HERE)), *words]) == 1
     assert "none.xml" in capsys.readouterr().err
+
+
+def test_a_topology_file_that_nccl_does_not_read(
+    plan: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--image", "i", "-o", str(tmp_path / "m"), "--claim", "c"]
+    asked = ["deploy", "k8s", str(plan("sglang-two-nodes")), *words, "--topology-file"]
+    assert main([*asked, str(PRINTED)]) == 1
+    assert "000004:03.0" in capsys.readouterr().err
+    assert not (tmp_path / "m").exists()
+    path = tmp_path / "vm.xml"
+    path.write_text(PAIR)
+    assert main([*asked, str(path)]) == 0
+    # The plan's nodes have eight of each.
+    assert "warning: 1 GPUs; the node type has 8" in capsys.readouterr().err

@@ -15,6 +15,7 @@ import yaml
 
 from penstock.cli.main import main
 from tests.deploy.conftest import HERE, PLANS, Written, of_this_machine
+from tests.deploy.topology.trees import PAIR
 from tests.fakes.hub import fake_hub
 
 
@@ -232,7 +233,7 @@ def test_variables_between_nodes_have_their_reasons(
 ) -> None:
     """Every variable of NCCL and Gloo is explained in the pods that have it, and no other one."""
     topology = tmp_path / "vm.xml"
-    topology.write_text('<system version="1">\n</system>\n')
+    topology.write_text(PAIR)
     words = ("--rdma-devices", "mlx5_0") if kind != "sglang-by-requests" else ()
     files = written(kind, *words, *(() if words else ("--topology-file", str(topology))))
     for manifest in files.values():

@@ -128,7 +128,7 @@ PYTHON: dict[str, set[str]] = {
     "penstock_lab.bench": {"cli", "hub", "llm", "model"},
     "penstock_lab.route": {"cli", "inference_extension", "penstock_lab.bench", "penstock_lab.sim"},
     "penstock_lab.sim": {"cli", "hub", "model"},
-    "penstock_ops.deploy": set(),
+    "penstock_ops.deploy": {"penstock_ops.plan"},  # node types
     "penstock_ops.plan": {"backends", "hub", "model", "penstock_lab.bench"},
     "penstock_ops.top": set(),
     "penstock_ops.verify": {"executor", "kv", "penstock_ops.plan"},

@@ -19,6 +19,7 @@ from penstock_ops.deploy.hosts import slurm, systemd
 from penstock_ops.deploy.kubernetes import manifests, notes, write
 from penstock_ops.deploy.lint import lint
 from penstock_ops.deploy.monitoring.flags import add_dashboards
+from penstock_ops.deploy.operators.flags import add_operators
 from penstock_ops.deploy.plan_file import read_plan
 from penstock_ops.deploy.pod_flags import (
     add_choice,
@@ -38,6 +39,8 @@ from penstock_ops.deploy.settings import (
     name_of,
 )
 from penstock_ops.deploy.tiers import tiers_of
+from penstock_ops.deploy.topology.flags import add_topology, topology_of
+from penstock_ops.deploy.vmware.flags import add_vmware
 from penstock_ops.deploy.volumes import Volume
 
 GROUP = "Deploy"
@@ -67,6 +70,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _host(targets.add_parser("slurm", help="a batch script"), run_slurm)
     _bench(targets.add_parser("bench", help="a Job that loads the servers in a cluster"))
     add_dashboards(targets.add_parser("dashboards", help="Grafana boards and alert rules"))
+    add_vmware(targets.add_parser("vmware", help="VM class, cluster and host checks for ESX"))
+    add_operators(targets.add_parser("operators", help="NVIDIA's operators: values, order"))
+    add_topology(targets.add_parser("topology", help="NCCL's topology file: make, lint"))
     _lint(targets.add_parser("lint", help="check manifests of any origin"))
     add_commands(targets)
 
@@ -169,7 +175,10 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
         help="a NicClusterPolicy: the interface of each RDMA resource of the plan",
     )
     fabric.add_argument(
-        "--topology-file", type=Path, metavar="FILE", help="of NCCL, for virtual machines"
+        "--topology-file",
+        type=Path,
+        metavar="FILE",
+        help="of NCCL, for virtual machines: refused where `deploy topology lint` has errors",
     )
 
 
@@ -335,7 +344,7 @@ def settings_of(parsed: argparse.Namespace) -> Settings:
         front_of(parsed, str(plan["engine"])),
         _scaling(parsed, plan),
         tuple(filter(None, parsed.nic_interfaces.split(","))),
-        _text(parsed.topology_file),
+        topology_of(parsed.topology_file, plan["target"].get("node")),
         tiers_of(parsed.kv_tier, plan, DISK),
         kv_volume(parsed),
         cluster_of(parsed),
@@ -354,12 +363,3 @@ def _scaling(parsed: argparse.Namespace, plan: Mapping[str, Any]) -> Scaling | N
             "--autoscale-to", parsed.autoscale_to, f"the plan's {least} replicas, or more"
         )
     return Scaling(parsed.autoscale_to, parsed.prometheus)
-
-
-def _text(path: Path | None) -> str:
-    if path is None:
-        return ""
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise PenstockError(f"{path}: {error}") from error

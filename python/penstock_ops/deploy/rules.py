@@ -299,7 +299,7 @@ def nccl(pod: Pod) -> Iterator[Finding]:
     for container in pod.containers:
         for entry in mappings(container.get("env")):
             name, value = str(entry.get("name")), str(entry.get("value"))
-            text = _nccl(name, value)
+            text = _nccl(name, value) or _topology(name, value, container)
             if text:
                 yield Finding("nccl", "warning", f"{name}={value}: {text}")
 
@@ -318,6 +318,18 @@ def _nccl(name: str, value: str) -> str:
     if name in ("NCCL_SOCKET_IFNAME", "NCCL_IB_HCA") and value[:1] not in "=^" and value:
         return f"a prefix, which others match too: ={value.replace(' ', '')}"
     return ""
+
+
+def _topology(name: str, value: str, container: Mapping[str, Any]) -> str:
+    """What is wrong with a topology file's place. NCCL prints one INFO line without the file, and
+    goes on.
+    """
+    places = [str(mount.get("mountPath") or "?").rstrip("/") for mount in _mounts(container)]
+    if name != "NCCL_TOPO_FILE" or not value:
+        return ""
+    if any(value == place or value.startswith(f"{place}/") for place in places):
+        return ""
+    return "no volume is mounted there: NCCL goes on without a file that the image lacks"
 
 
 def security(pod: Pod) -> Iterator[Finding]:

@@ -1,0 +1,1 @@
+"""NVIDIA's network and GPU operators: versions that fit together, and values for Helm."""

@@ -1,0 +1,1 @@
+"""Files for a deployment in virtual machines of VMware ESX with passed-through GPUs."""
