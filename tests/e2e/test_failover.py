@@ -26,7 +26,7 @@ from tests.e2e.gateway import Gateway
 from tests.e2e.server import HANG, Server, eventually, metric
 
 Json = dict[str, Any]
-TOKENS = 128
+TOKENS = 64
 """Length of every stream, so that the first replica's are still running when it is killed."""
 BEGUN = 8
 """Tokens of a replica before it is killed."""
@@ -44,7 +44,7 @@ FLAGS = (
 
 def requests() -> list[tuple[str, Json]]:
     made: list[tuple[str, Json]] = []
-    for number in range(3):
+    for number in range(2):
         ask = f"Write a long story about the number {number}."
         messages = [{"role": "user", "content": ask}]
         common: Json = {"model": "smollm2", "stream": True, "ignore_eos": True}

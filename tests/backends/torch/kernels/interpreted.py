@@ -9,7 +9,7 @@ import json
 import math
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -44,7 +44,7 @@ def elementwise(make: Maker) -> Iterator[Case]:
     yield cases.latents(make, 9, 40, 16)
 
 
-def attention(make: Maker, groups: tuple[int, ...]) -> Iterator[Case]:
+def attention(make: Maker, groups: Sequence[int], part: slice) -> Iterator[Case]:
     for group in groups:
         rules = (
             Scoring(0.2),
@@ -52,7 +52,7 @@ def attention(make: Maker, groups: tuple[int, ...]) -> Iterator[Case]:
             Scoring(0.2, chunk=24),
             Scoring(0.2, softcap=2.0, sinks=make.wide(2 * group)),
         )
-        for rule, splits in itertools.product(rules, (1, 3)):
+        for rule, splits in list(itertools.product(rules, (1, 3)))[part]:
             yield cases.decodes(make, LENGTHS, 2 * group, 2, 24, rule, splits=splits)
         for rule in rules:
             yield cases.prefills(make, ROWS, 2 * group, 2, 24, rule, padding=2)
@@ -60,16 +60,17 @@ def attention(make: Maker, groups: tuple[int, ...]) -> Iterator[Case]:
     yield cases.decodes(make, [0, 5], 2, 2, 16, Scoring(0.2), splits=2)
     yield cases.prefills(make, ROWS, 4, 2, 24, Scoring(0.2), tokens=64, dv=40)
     # Tiles with a mask for a window's or a chunk's border before and behind tiles without one.
-    for tokens, rule in ((16, {"window": 300}), (128, {"chunk": 320})):
+    for tokens, rule in ((16, {"window": 300}), (128, {"chunk": 320}))[part]:
         yield cases.prefills(make, LONG, 2, 2, 16, Scoring(0.2, **rule), tokens=tokens)
     yield cases.latent_rows(make, ROWS[:3], 5, 32, 16, splits=3)
     yield cases.latent_rows(make, ROWS[::2], 18, 40, 8, splits=1)
-    for count, rule in itertools.product((0, 1, 3, len(LENGTHS)), ({}, {"window": 5})):
+    counts = (0, 1, 3, len(LENGTHS))
+    for count, rule in list(itertools.product(counts, ({}, {"window": 5})))[part]:
         counted = Scoring(0.2, sinks=make.wide(4), **rule)
         case = cases.decodes(make, LENGTHS, 4, 2, 24, counted, count=count)
         case.launch = partial(with_short_splits, case.launch)
         yield case
-    for left_out in (0, 2, len(ROWS)):
+    for left_out in (0, 2, len(ROWS))[part]:
         yield cases.prefills(make, ROWS, 4, 2, 24, Scoring(0.2), padding=3, left_out=left_out)
     for sinks in (False, True):
         yield cases.merges(make, 2, 3, 5, 24, sinks=sinks)
@@ -233,7 +234,7 @@ def main(form: str, size: str) -> None:
         sampling(make, part),
         checksums(make),
         reads(make),
-        attention(make, (1, 3, 7, 8) if size == "full" else (3, 8)[part]),
+        attention(make, (1, 3, 7, 8) if size == "full" else (3, 8)[part], part),
     )
     print(json.dumps([[case.name, cases.error(case, dtype)] for case in every]))
 
