@@ -152,7 +152,8 @@ def test_streams_survive_replicas_killed_in_turn(engines: list[Server], tmp_path
     # by requests inside alone: every replica has some of them
     profile = tmp_path / "running.yaml"
     profile.write_text("scorers: [{name: running}]")
-    flags += ["--profile", str(profile)]
+    # Ten seconds, the default, are short for a replica that gets all streams of a busy machine.
+    flags += ["--profile", str(profile), "--resume-timeout", str(HANG)]
     first, second, third = engines
     with ExitStack() as stack:
         gateway = stack.enter_context(Gateway(*flags))
