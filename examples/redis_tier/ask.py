@@ -26,7 +26,7 @@ for sentence in DOCUMENTS:
     answer = client.chat.completions.create(
         model=model,
         messages=[
-            {"role": "system", "content": sentence * 80},
+            {"role": "system", "content": sentence * 48},
             {"role": "user", "content": "What is this about?"},
         ],
         max_tokens=8,

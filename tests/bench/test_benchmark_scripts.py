@@ -239,7 +239,7 @@ def test_checks_are_modelled_over_real(scripts: dict[str, ModuleType]) -> None:
     assert row == ["w", *["12.0 / 10.0 = 1.20"] * len(calibration.CHECKED)]
 
 
-# Those for GPUs need torch: tests/backends/torch/kernels/test_gpu_benchmark.py runs them.
+# Those for GPUs need torch: test_gpu_dry_run.py in tests/backends/torch/kernels runs them.
 IMPORTING = sorted(set(BENCHMARKS.rglob("*.py")) - set(BENCHMARKS.glob("gpu/*.py")))
 
 

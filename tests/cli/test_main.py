@@ -2,7 +2,7 @@ import signal
 import subprocess
 import sys
 import time
-from importlib.metadata import PackageNotFoundError
+from importlib.metadata import EntryPoint, PackageNotFoundError
 from pathlib import Path
 from typing import NoReturn
 
@@ -35,6 +35,24 @@ def test_a_source_tree_that_is_not_installed_serves_without_tools(
     words = capsys.readouterr().out.split()
     assert "serve" in words
     assert "bench" not in words
+
+
+def test_a_command_imports_no_tool_but_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[str] = []
+    load = EntryPoint.load
+    monkeypatch.setattr(
+        EntryPoint, "load", lambda point: (loaded.append(point.name), load(point))[1]
+    )
+    for words in (["-V"], ["--version"], ["serve", "--help"], ["gateway", "--help"]):
+        with pytest.raises(SystemExit):
+            main(words)
+    assert not loaded
+    with pytest.raises(SystemExit):
+        main(["top", "--help"])
+    assert loaded == ["top"]
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert len(loaded) > 2
 
 
 @pytest.mark.parametrize("flag", ["--version", "-V"])

@@ -31,7 +31,7 @@ from tests.e2e.server import HANG, Server, eventually
 from tests.e2e.sim import Sim
 from tests.e2e.sse import completion
 
-PROMPTS = [f"Write a line about the number {number}." for number in range(6)]
+PROMPTS = [f"Write a line about the number {number}." for number in range(3)]
 LIMITS = httpx.Limits(max_connections=None)
 
 

@@ -22,7 +22,8 @@ from tests.e2e.conftest import Serve
 from tests.e2e.losses import LONG, lose, memory_files
 from tests.e2e.server import eventually, is_alive, metric
 from tests.e2e.test_reference import greedy_entries
-from tests.e2e.test_tiny import FAMILIES, write_tokenizer
+from tests.e2e.test_tiny import write_tokenizer
+from tests.families import FAMILIES
 
 GRIDS = [(tp, pp) for tp in (1, 2, 3) for pp in (1, 2, 3)]
 WITH_ALL_FAMILIES = {(1, 1), (3, 1), (1, 3), (2, 2)}

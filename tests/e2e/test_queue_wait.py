@@ -27,6 +27,6 @@ def test_what_waits_too_long_is_refused_and_what_has_begun_goes_on(
             assert next(events).startswith("data: {")
         eventually(lambda: metric(client, "vllm:num_requests_running") == 0, "a free place")
         # Two choices at a server with one place: the second waits for the first.
-        pair = client.post("/v1/completions", json=LONG | {"max_tokens": 400, "n": 2})
+        pair = client.post("/v1/completions", json=LONG | {"max_tokens": 250, "n": 2})
         assert pair.status_code == 200, pair.text
         assert [len(choice["text"]) > 0 for choice in pair.json()["choices"]] == [True, True]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
+import httpx
 import jsonschema
 import openai
 import pytest
@@ -241,7 +242,7 @@ def test_large_grammars_answer_in_time(
 @pytest.mark.parametrize("ranks", [(), ("-tp", "2"), ("-pp", "2")], ids=["one", "tp", "pp"])
 def test_outputs_are_the_same_at_any_load(serve: Serve, ranks: tuple[str, ...]) -> None:
     """Alone and together, where chunks are small and memory is short."""
-    short = ["--max-model-len", "640", "--block-size", "16", "--kv-cache-memory-bytes", "16MiB"]
+    short = ["--max-model-len", "320", "--block-size", "16", "--kv-cache-memory-bytes", "8MiB"]
     with serve(*short, "--max-num-batched-tokens", "48", *ranks) as server:
         alone = [answer(server, seed) for seed in range(8)]
         with ThreadPoolExecutor(8) as pool:
@@ -254,12 +255,14 @@ def test_outputs_are_the_same_at_any_load(serve: Serve, ranks: tuple[str, ...]) 
         valid(text, LONG)
 
 
-LONG = {"type": "array", "items": SCHEMA, "minItems": 4, "maxItems": 6}
+PATIENCE = 170.0
+"""Seconds for eight answers at once on a busy machine."""
+LONG = {"type": "array", "items": SCHEMA, "minItems": 2, "maxItems": 3}
 
 
 def answer(server: Server, seed: int) -> tuple[str, str]:
-    fields = {"seed": seed, "temperature": 1.0, "max_tokens": 300, "guided_json": LONG}
-    with server.client() as client:
+    fields = {"seed": seed, "temperature": 1.0, "max_tokens": 140, "guided_json": LONG}
+    with httpx.Client(base_url=server.url, timeout=PATIENCE) as client:
         found = sse.post(client, "/v1/chat/completions", {"messages": ASK, **fields})
     (choice,) = found["choices"]
     return choice["message"]["content"], choice["finish_reason"]

@@ -12,7 +12,6 @@ import pytest
 
 from tests.e2e import sse
 from tests.e2e.conftest import Serve
-from tests.families import FAMILIES
 from tests.grammar import vocabulary
 
 TEMPLATE = (
@@ -33,7 +32,8 @@ def checkpoint(request: pytest.FixtureRequest, repository: Path, tmp_path: Path)
     return directory
 
 
-@pytest.mark.parametrize("checkpoint", list(FAMILIES), indirect=True)
+# tests/llm/test_families.py has the tokens of all families, without a server.
+@pytest.mark.parametrize("checkpoint", ["llama", "deepseek3", "gptoss"], indirect=True)
 def test_a_directory_is_served(serve: Serve, checkpoint: Path) -> None:
     reference = json.loads((checkpoint / "reference.json").read_text())
     with serve("--dtype", "float32", model=checkpoint) as server, server.client() as client:

@@ -20,7 +20,7 @@ HELLO = {
     "max_tokens": 12,
 }
 STORY = {"prompt": "Once upon a time", "temperature": 0, "max_tokens": 40}
-LONG_PROMPT = " ".join(f"Item {n} costs {n * 7 % 100} coins." for n in range(150))
+LONG_PROMPT = " ".join(f"Item {n} costs {n * 7 % 100} coins." for n in range(40))
 
 # What the dashboard in vLLM's repository and the Gateway API inference extension read.
 DASHBOARD = [
@@ -218,15 +218,15 @@ def test_every_step_and_every_token_is_counted(client: httpx.Client) -> None:
         return [metric(client, f"vllm:{name}") for name in names]
 
     before = read()
-    prompt = list(range(300, 1100))
+    prompt = list(range(300, 820))
     sse.complete(client, prompt, 20, ignore_eos=True)
     computed, prompts, generated, steps, cached = (
         after - earlier for after, earlier in zip(read(), before, strict=True)
     )
-    assert (prompts, generated, cached) == (800, 20, 0)
-    assert computed == 800 + 19, "the last token is never computed"
-    assert steps == 4 + 19, (
-        "800 tokens take four steps of at most 256; the last gives the first token"
+    assert (prompts, generated, cached) == (520, 20, 0)
+    assert computed == 520 + 19, "the last token is never computed"
+    assert steps == 3 + 19, (
+        "520 tokens take three steps of at most 256; the last gives the first token"
     )
 
 

@@ -4,6 +4,7 @@ import os
 import runpy
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -243,6 +244,15 @@ def test_a_system_without_apt_is_told_the_names(repository: Path, tmp_path: Path
     assert "install yours" in done.stderr
 
 
+Script = dict[str, Callable[[list[str]], list[str]]]
+
+
+@pytest.fixture(scope="module")
+def affected(repository: Path) -> Script:
+    """Names of scripts/affected.py: it reads all files once."""
+    return runpy.run_path(str(repository / "scripts/affected.py"))
+
+
 @pytest.mark.parametrize(
     ("file", "crates", "some", "others"),
     [
@@ -265,16 +275,14 @@ def test_a_system_without_apt_is_told_the_names(repository: Path, tmp_path: Path
     ],
 )
 def test_a_change_affects_what_imports_it(
-    repository: Path, file: str, crates: list[str], some: set[str], others: set[str]
+    affected: Script, file: str, crates: list[str], some: set[str], others: set[str]
 ) -> None:
-    script = runpy.run_path(str(repository / "scripts/affected.py"))
-    assert script["crates"]([file]) == [f"penstock-{crate}" for crate in crates]
-    chosen = set(script["tests"]([file]))
+    assert affected["crates"]([file]) == [f"penstock-{crate}" for crate in crates]
+    chosen = set(affected["tests"]([file]))
     assert chosen >= some
     assert not chosen & others
 
 
-def test_no_change_affects_everything(repository: Path) -> None:
-    script = runpy.run_path(str(repository / "scripts/affected.py"))
-    assert set(script["tests"]([])) >= {"tests/plan/test_show.py", "tests/project"}
-    assert {"penstock-wire", "penstock-sim"} <= set(script["crates"]([]))
+def test_no_change_affects_everything(affected: Script) -> None:
+    assert set(affected["tests"]([])) >= {"tests/plan/test_show.py", "tests/project"}
+    assert {"penstock-wire", "penstock-sim"} <= set(affected["crates"]([]))

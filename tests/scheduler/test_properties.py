@@ -104,7 +104,7 @@ def play(world: World, arrivals: list[Arrival]) -> None:
 
 
 @pytest.mark.heavy
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.randoms(use_true_random=True))
 def test_every_request_ends_once_with_its_own_output(draw: Random) -> None:
     check_random_world(draw)

@@ -21,7 +21,6 @@ _native = pytest.importorskip(
     "penstock._native", reason="the extension is not built: run `make install`"
 )
 
-SCENARIOS = 120
 MAX_MODEL_LEN = 130
 VOCAB = 1000
 FINISHES = {0, 1, 2, 3, 5, 6}
@@ -147,10 +146,11 @@ def record(world: World, seen: dict[int, int], plan: StepPlan | None) -> list[An
     ]
 
 
-def test_the_simulator_batches_as_the_scheduler_does() -> None:
+@pytest.mark.parametrize("scenarios", [50, pytest.param(500, marks=pytest.mark.slow)])
+def test_the_simulator_batches_as_the_scheduler_does(scenarios: int) -> None:
     preemptions = hits = 0
     finishes: set[int] = set()
-    for seed in range(SCENARIOS):
+    for seed in range(scenarios):
         scenario = draw_scenario(seed)
         real = play(scenario)
         simulated = json.loads(_native.sim_replay(json.dumps(scenario)))
@@ -161,8 +161,8 @@ def test_the_simulator_batches_as_the_scheduler_does() -> None:
         hits += real[-1][6]
         finishes |= {row[1] for step in real for row in step[7]}
     # The scenarios see everything that the batcher models.
-    assert preemptions > SCENARIOS / 4
-    assert hits > 15 * SCENARIOS
+    assert preemptions > scenarios / 4
+    assert hits > 15 * scenarios
     assert finishes == FINISHES
 
 

@@ -7,11 +7,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import EntryPoint, EntryPoints, PackageNotFoundError, distribution
 from typing import Protocol
 
 from penstock import __version__
-from penstock.cli.arguments import COMMON, add_settings
 from penstock.cli.parser import Parser
 from penstock.core import InvalidValueError, PenstockError
 
@@ -50,6 +49,7 @@ OTHER_COMMANDS = {
     "help": "penstock --help",
 }
 """Commands of Ollama, vLLM, SGLang and others, with those that do the same here."""
+VERSION_FLAGS = ("-V", "--version")
 TOOLS = "penstock.commands"
 """Entry point group of the commands. Each entry point names a module that implements `Tool`."""
 
@@ -71,9 +71,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit status: 0, 1 after an error, 2 after a wrong argument, 130
     after Ctrl-C. Without a command it prints the help.
     """
+    words = sys.argv[1:] if arguments is None else arguments
     try:
-        top = parser()
-        parsed = top.parse_args(arguments)
+        top = parser(words[0] if words else "")
+        parsed = top.parse_args(words)
         if "command" not in parsed:
             top.print_help()
             return 0
@@ -86,15 +87,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def parser() -> Parser:
+def parser(word: str = "") -> Parser:
+    """Return the parser of `penstock`. `word` is the first word of the command line: if it names a
+    command, the parser has that command alone, because importing the others takes half a second.
+    """
     top = Parser(prog="penstock", description="Serve open-weight language models.", epilog=EXAMPLES)
     shown = f"penstock {__version__}"
     top.add_argument(
-        "-V", "--version", action="version", version=shown, help="show the version, and exit"
+        *VERSION_FLAGS, action="version", version=shown, help="show the version, and exit"
     )
     top.elsewhere = _other_command
     commands = top.add_subparsers(metavar="COMMAND")
-    for name, group, summary, add in sorted(_commands(), key=lambda one: GROUPS.index(one[1])):
+    for name, group, summary, add in _commands("version" if word in VERSION_FLAGS else word):
         add(commands.add_parser(name, group=group, help=summary))
     return top
 
@@ -109,10 +113,28 @@ def _other_command(word: str) -> str:
     return f"here it is `{here}`" if (here := OTHER_COMMANDS.get(word)) else ""
 
 
-def _commands() -> Iterator[tuple[str, str, str, Callable[[Parser], None]]]:
-    """Name, heading, summary, and what adds the flags, of every command."""
-    for name, tool in sorted(_tools().items()):
-        yield name, tool.GROUP, tool.SUMMARY, tool.add_arguments
+Description = tuple[str, str, str, Callable[[Parser], None]]
+"""Name, heading, summary, and what adds the flags, of a command."""
+
+
+def _commands(name: str) -> list[Description]:
+    """The command `name`, or, if there is none of this name, all of them by heading."""
+    own = {one[0]: one for one in _own_commands()}
+    if name in own:
+        return [own[name]]
+    points = {point.name: point for point in _tools()}
+    if name in points:
+        return [_described(points[name])]
+    tools = [_described(points[each]) for each in sorted(points)]
+    return sorted([*tools, *own.values()], key=lambda one: GROUPS.index(one[1]))
+
+
+def _described(point: EntryPoint) -> Description:
+    tool: Tool = point.load()
+    return point.name, tool.GROUP, tool.SUMMARY, tool.add_arguments
+
+
+def _own_commands() -> Iterator[Description]:
     yield "chat", "Use", "talk with a model in the terminal", _chat
     yield "pull", "Use", "download a model into the cache", _pull
     yield "models", "Use", "list, and remove, the models on this machine: rm, aliases", _models
@@ -130,6 +152,8 @@ def _commands() -> Iterator[tuple[str, str, str, Callable[[Parser], None]]]:
 
 
 def _serve(parser: Parser) -> None:
+    from penstock.cli.arguments import COMMON, add_settings
+
     parser.usage = "penstock serve MODEL [--flag VALUE ...]"
     parser.description = (
         "Serve MODEL: an alias (smollm2), a GGUF file, a Hugging Face directory, org/repo[:QUANT] "
@@ -183,13 +207,12 @@ def _demo(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(command=_run_demo)
 
 
-def _tools() -> dict[str, Tool]:
+def _tools() -> EntryPoints:
     """Commands of other packages in the wheel; none in a source tree that is not installed."""
     try:
-        points = distribution("penstock").entry_points.select(group=TOOLS)
+        return distribution("penstock").entry_points.select(group=TOOLS)
     except PackageNotFoundError:
-        return {}
-    return {point.name: point.load() for point in points}
+        return EntryPoints()
 
 
 def _gateway(parser: Parser) -> None:

@@ -108,7 +108,7 @@ def lines(element: ET.Element, colour: str) -> list[str]:
     return [d for d, style in styled if "fill: none" in style and f"stroke: {colour}" in style]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.one_of(plots, gantts))
 def test_charts_of_anything_are_well_formed(chart: Chart) -> None:
     for path in svg(chart).iter("{http://www.w3.org/2000/svg}path"):

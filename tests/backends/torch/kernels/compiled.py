@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -110,9 +110,16 @@ class Compiled:
 
 
 def attention(size: str, room: int) -> Iterator[Build]:
-    shapes = [(4, 128, 32), (8, 64, 16)]
+    shapes = [(4, 128, 32)]
     if size == "full":
-        shapes += [(2, 128, 64), (4, 128, 64), (4, 256, 64), (1, 128, 64), (16, 128, 16)]
+        shapes += [
+            (8, 64, 16),
+            (2, 128, 64),
+            (4, 128, 64),
+            (4, 256, 64),
+            (1, 128, 64),
+            (16, 128, 16),
+        ]
     for group, d, tokens in shapes:
         rule = {"WINDOW": 0, "CHUNK": 0, "SOFTCAP": False, "SINKS": group == 8}
         shared = {"HQ": 8 * group, "GROUP": group, "D": d, "DV": d, "TOKENS": tokens, **rule}
@@ -137,7 +144,7 @@ def products(architecture: int, size: str) -> Iterator[Build]:
     native = architecture >= 89
     forms = {"plain": "*bf16", "fp8_block": "*fp8e4nv" if native else "*u8", "mxfp4": "*i32"}
     for form, codes in forms.items():
-        for places in (2048, 4096, 65536) if size == "full" or form != "plain" else (2048,):
+        for places in (2048, 4096, 65536) if size == "full" or form == "mxfp4" else (2048,):
             constants = {**shared, "FORM": form, "NATIVE": native or form == "plain"}
             constants["BY_F32"] = architecture < 100
             constants |= grouped.grouped_sizes(places, 128, form, 2)
@@ -188,7 +195,7 @@ def few_rows(architecture: int, size: str) -> Iterator[Build]:
     yield Build("few router", router._route_rows, {**constants, "num_warps": 4}, types)
 
 
-def others() -> Iterator[Build]:
+def others(size: str) -> Iterator[Build]:
     rules = {"SUM": True, "AFTER": True, "CENTRED": False, "BIAS": False}
     types = {"bias": "*fp32", "after": "*fp32", "after_eps": "fp32"}
     yield Build("norm", norm._norm, {**rules, "BLOCK": 4096, "num_warps": 8}, types)
@@ -225,15 +232,15 @@ def others() -> Iterator[Build]:
     yield Build("checksum of segments", checksum._segments, sizes, words)
     sizes = {"FIRST": 12, "BITS": 6, "num_warps": 4}
     yield Build("checksum", checksum._joined, sizes, words)
-    yield from sampling()
+    yield from sampling((False, True) if size == "full" else (False,))
 
 
-def sampling() -> Iterator[Build]:
-    """All kernels, for rows of up to 2048 parts and 64 chunks, without and with a soft cap."""
+def sampling(caps: Sequence[bool]) -> Iterator[Build]:
+    """All kernels, for rows of up to 2048 parts and 64 chunks, without or with a soft cap."""
     types = {"logits": "*bf16", "maxima": "*fp32", "sums": "*fp32", "parts": "i32"}
     types |= {"tops": "*fp32", "above": "*fp32", "table": "*i64", "uniforms": "*fp64"}
     types |= {"seeds": "*i64", "states": "*bf16", "instead": "i32", "chunks": "i32"}
-    for cap in (False, True):
+    for cap in caps:
         name, shared = "capped " * cap, {"CAP": cap, "TABLE": TABLE, "num_warps": 4}
         parts = {**shared, "PART": 128}
         yield Build(f"{name}parts of logits", _scan, {**parts, "EACH": 32}, types)
@@ -314,8 +321,8 @@ def _loop(code: str) -> list[str]:
 def main(architecture: int, room: int, size: str) -> None:
     builds = [*latents(architecture, room)]
     if size != "latent":
-        builds += [*attention(size, room), *products(architecture, size), *others()]
-        builds += few_rows(architecture, size)
+        builds += [*attention(size, room), *products(architecture, size)]
+        builds += [*others(size), *few_rows(architecture, size)]
     print(json.dumps([asdict(compiled(build, architecture)) for build in builds]))
 
 

@@ -9,7 +9,7 @@ import json
 import math
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -26,6 +26,8 @@ from penstock.backends.torch.kernels.skinny import TILINGS
 LENGTHS = (1, 16, 17, 63, 64, 65, 130)
 ROWS = ((0, 1), (0, 17), (60, 3), (15, 20))
 LONG = ((400, 140), (190, 3))
+# What a quick run takes of each list of sizes: every size in one of both forms.
+QUICK = {"f32": slice(0, None, 2), "f16": slice(1, None, 2)}
 
 
 def elementwise(make: Maker) -> Iterator[Case]:
@@ -42,7 +44,7 @@ def elementwise(make: Maker) -> Iterator[Case]:
     yield cases.latents(make, 9, 40, 16)
 
 
-def attention(make: Maker, groups: tuple[int, ...]) -> Iterator[Case]:
+def attention(make: Maker, groups: Sequence[int], part: slice) -> Iterator[Case]:
     for group in groups:
         rules = (
             Scoring(0.2),
@@ -50,7 +52,7 @@ def attention(make: Maker, groups: tuple[int, ...]) -> Iterator[Case]:
             Scoring(0.2, chunk=24),
             Scoring(0.2, softcap=2.0, sinks=make.wide(2 * group)),
         )
-        for rule, splits in itertools.product(rules, (1, 3)):
+        for rule, splits in list(itertools.product(rules, (1, 3)))[part]:
             yield cases.decodes(make, LENGTHS, 2 * group, 2, 24, rule, splits=splits)
         for rule in rules:
             yield cases.prefills(make, ROWS, 2 * group, 2, 24, rule, padding=2)
@@ -58,16 +60,17 @@ def attention(make: Maker, groups: tuple[int, ...]) -> Iterator[Case]:
     yield cases.decodes(make, [0, 5], 2, 2, 16, Scoring(0.2), splits=2)
     yield cases.prefills(make, ROWS, 4, 2, 24, Scoring(0.2), tokens=64, dv=40)
     # Tiles with a mask for a window's or a chunk's border before and behind tiles without one.
-    for tokens, rule in ((16, {"window": 300}), (128, {"chunk": 320})):
+    for tokens, rule in ((16, {"window": 300}), (128, {"chunk": 320}))[part]:
         yield cases.prefills(make, LONG, 2, 2, 16, Scoring(0.2, **rule), tokens=tokens)
     yield cases.latent_rows(make, ROWS[:3], 5, 32, 16, splits=3)
     yield cases.latent_rows(make, ROWS[::2], 18, 40, 8, splits=1)
-    for count, rule in itertools.product((0, 1, 3, len(LENGTHS)), ({}, {"window": 5})):
+    counts = (0, 1, 3, len(LENGTHS))
+    for count, rule in list(itertools.product(counts, ({}, {"window": 5})))[part]:
         counted = Scoring(0.2, sinks=make.wide(4), **rule)
         case = cases.decodes(make, LENGTHS, 4, 2, 24, counted, count=count)
         case.launch = partial(with_short_splits, case.launch)
         yield case
-    for left_out in (0, 2, len(ROWS)):
+    for left_out in (0, 2, len(ROWS))[part]:
         yield cases.prefills(make, ROWS, 4, 2, 24, Scoring(0.2), padding=3, left_out=left_out)
     for sinks in (False, True):
         yield cases.merges(make, 2, 3, 5, 24, sinks=sinks)
@@ -90,7 +93,7 @@ def routing(make: Maker) -> Iterator[Case]:
         yield routing_cases.sorts(make, rows, k, experts)
 
 
-def products(make: Maker) -> Iterator[Case]:
+def products(make: Maker, part: slice) -> Iterator[Case]:
     clamped = Activation("clamped", 2.0, 1.7, 1.0)
     for form in ("plain", "fp8_block", "mxfp4"):
         yield cases.mixtures(make, form, 1, 2, 5, 64, 32, bias=True)
@@ -101,7 +104,7 @@ def products(make: Maker) -> Iterator[Case]:
         yield cases.widenings(make, form, 3, 140, 160)
         yield cases.dense(make, form, 5, 70, 160, bias=True, widened=True)
         # As many experts at once as there are, and pieces of which the last is smaller.
-        for at_once in (5, 2):
+        for at_once in (5, 2)[part]:
             yield cases.mixtures(make, form, 19, 3, 5, 160, 96, bias=True, widened=at_once)
         yield cases.mixtures(
             make,
@@ -142,16 +145,17 @@ def few(make: Maker) -> Iterator[Case]:
     yield skinny_cases.mixtures(make, "plain", 2, 1, 3, 32, 272, gate=False)
 
 
-def sampling(make: Maker) -> Iterator[Case]:
+def sampling(make: Maker, part: slice) -> Iterator[Case]:
     yield step_cases.rows(make, [3, 1, 5, 200], 3, 16)
     yield step_cases.draws(make, 14, 50)
     yield step_cases.draws(make, 7, 700, softcap=9.0)
     # Peaked and flat, in several chunks: listed as they are, narrowed down first, and searched as a
     # whole where the list is too short.
-    for spread, chunk, few, room in ((0.3, 256, 60, 400), (2.0, 512, 300, 800), (9.0, 128, 0, 10)):
+    sizes = [(0.3, 256, 60, 400), (2.0, 512, 300, 800), (9.0, 128, 0, 10)]
+    for spread, chunk, few, room in sizes[part]:
         case = step_cases.draws(make, 7, 900, spread=spread)
         yield replace(case, launch=partial(with_sizes, chunk, few, room, case.launch))
-    yield from hostile(make)
+    yield from hostile(make, part)
 
 
 def with_short_splits(launch: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -160,9 +164,10 @@ def with_short_splits(launch: Callable[..., Any], *args: Any, **options: Any) ->
         return launch(*args, **options)
 
 
-def hostile(make: Maker) -> Iterator[Case]:
+def hostile(make: Maker, part: slice) -> Iterator[Case]:
     """Rows of few values, masks, and numbers that are next to one another."""
-    for seed, (chunk, few, room) in enumerate([(256, 100, 400), (128, 20, 160), (4096, 9, 9000)]):
+    sizes = [(256, 100, 400), (128, 20, 160), (4096, 9, 9000)]
+    for seed, (chunk, few, room) in list(enumerate(sizes))[part]:
         made = random.Random(seed)
         count, width = 7, made.choice([300, 700, 1111])
         logits = torch.stack([hostile_row(make, i + 7 * seed, width) for i in range(count)])
@@ -220,16 +225,16 @@ def reads(make: Maker) -> Iterator[Case]:
 
 def main(form: str, size: str) -> None:
     dtype = {"f32": torch.float32, "f16": torch.float16}[form]
-    make = Maker(dtype)
+    make, part = Maker(dtype), slice(None) if size == "full" else QUICK[form]
     every = itertools.chain(
         elementwise(make),
         routing(make),
-        products(make),
+        products(make, part),
         few(make),
-        sampling(make),
+        sampling(make, part),
         checksums(make),
         reads(make),
-        attention(make, (1, 3, 7, 8) if size == "full" else (3, 8)),
+        attention(make, (1, 3, 7, 8) if size == "full" else (3, 8)[part], part),
     )
     print(json.dumps([[case.name, cases.error(case, dtype)] for case in every]))
 

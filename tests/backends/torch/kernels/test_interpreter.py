@@ -36,6 +36,7 @@ def check(form: str, size: str) -> None:
     print(f"{len(errors)} calls, largest error {max(error for _, error in errors):.1e}")
 
 
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("form", LIMITS)
 def test_kernels_compute_what_their_references_do(form: str) -> None:
     check(form, "quick")

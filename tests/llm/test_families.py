@@ -1,4 +1,4 @@
-"""GGUF files of each family, from the file to the tokens: those that transformers gave."""
+"""Checkpoints of each family, from the files to the tokens: those that transformers gave."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
 
 from penstock import LLM, SamplingParams
-from tests.families import GGUF_FAMILIES
+from tests.families import FAMILIES, GGUF_FAMILIES
 from tests.grammar.vocabulary import write_tokenizer
 from tests.real_ranks import TINY
 
 
-@pytest.mark.parametrize("file", GGUF_FAMILIES)
+@pytest.mark.parametrize("file", FAMILIES + GGUF_FAMILIES)
 def test_greedy_answers_are_those_of_transformers(tmp_path: Path, file: str) -> None:
-    """With a tokenizer beside them, because these files have none."""
+    """With a tokenizer beside them, because these checkpoints have none."""
     write_tokenizer(tmp_path, {})
     reference = json.loads((TINY / file.removesuffix(".gguf") / "reference.json").read_text())
     llm = LLM(
