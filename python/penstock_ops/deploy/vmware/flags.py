@@ -58,9 +58,16 @@ def add_vmware(parser: argparse.ArgumentParser) -> None:
         "--node-type", metavar="NAME", help="with its PCI devices; default: the plan's"
     )
     parser.add_argument(
-        "--kubernetes", default=KUBERNETES, metavar="RELEASE", help="default: %(default)s"
+        "--kubernetes",
+        default=KUBERNETES,
+        metavar="RELEASE",
+        help="Kubernetes release of the cluster; default: %(default)s",
     )
-    parser.add_argument("--cluster-class", default=CLUSTER_CLASS, help="default: %(default)s")
+    parser.add_argument(
+        "--cluster-class",
+        default=CLUSTER_CLASS,
+        help="ClusterClass of the cluster; default: %(default)s",
+    )
     parser.add_argument(
         "--control-plane-class",
         default=CONTROL_PLANE,
@@ -93,10 +100,17 @@ def _service_vm(parser: argparse.ArgumentParser) -> None:
         metavar="ADDRESS/PREFIX",
         help="static, of one host's; default: DHCP",
     )
-    group.add_argument("--service-vm-gateway", default="", metavar="ADDRESS")
-    group.add_argument("--service-vm-dns", default="", metavar="ADDRESS,...")
     group.add_argument(
-        "--service-vm-interface", default=INTERFACE, metavar="NAME", help="default: %(default)s"
+        "--service-vm-gateway", default="", metavar="ADDRESS", help="its default route"
+    )
+    group.add_argument(
+        "--service-vm-dns", default="", metavar="ADDRESS,...", help="its name servers"
+    )
+    group.add_argument(
+        "--service-vm-interface",
+        default=INTERFACE,
+        metavar="NAME",
+        help="its network interface; default: %(default)s",
     )
     add_driver(group)
 
