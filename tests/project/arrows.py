@@ -125,7 +125,7 @@ PYTHON: dict[str, set[str]] = {
     "cli": {"engine", "hub", "inference_extension", "llm", *ROOMS_BELOW_ENGINE},
     "__init__": {"llm"},
     "__main__": {"cli"},
-    "penstock_lab.bench": {"cli", "hub", "llm", "model"},
+    "penstock_lab.bench": {"cli", "executor", "hub", "llm", "model"},
     "penstock_lab.route": {"cli", "inference_extension", "penstock_lab.bench", "penstock_lab.sim"},
     "penstock_lab.sim": {"cli", "hub", "model"},
     "penstock_ops.deploy": {"penstock_ops.plan"},  # node types
