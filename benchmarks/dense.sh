@@ -6,9 +6,9 @@
 #
 # SHAPE 1b (the default) has the layers of Llama 3.2 1B, and W1 to W5 of peers/workloads.txt; 8b has
 # those of Llama 3.1 8B, and workloads that end within minutes on two processors. llama.cpp loads
-# the same file; vLLM computes the shape 1b in bfloat16 with dummy weights (peers/install_llama_cpp.sh,
-# peers/install_vllm.sh); bfloat16 of 8b does not fit beside the others. Greedy outputs of random
-# weights mean nothing: all requests ignore EOS.
+# the same file; vLLM computes the shape 1b in bfloat16 with dummy weights; bfloat16 of 8b does not
+# fit beside the others (peers/install_llama_cpp.sh, peers/install_vllm.sh). Greedy outputs
+# of random weights mean nothing: all requests ignore EOS.
 set -euo pipefail
 
 HERE=$(cd "$(dirname "$0")" && pwd)

@@ -15,6 +15,7 @@ OUT_OF_RANGE = {
     "--dtype": "float64",
     "--quantization": "fp8",
     "--max-model-len": "1",
+    "--load-format": "tensorizer",
     "--seed": "-1",
     "--tokenizer": "",
     "--revision": "",

@@ -91,13 +91,7 @@ FLAGS: tuple[Flag, ...] = (
         "auto",
         "auto: as stored; none: everything in float32; int8, int4: made at load",
     ),
-    Flag(
-        "--load-format",
-        "model",
-        _FORMATS,
-        "auto",
-        "dummy: random weights by --seed, from config.json alone",
-    ),
+    Flag("--load-format", "model", _FORMATS, "auto", "dummy: random weights for config.json"),
     Flag(
         "--max-model-len",
         "model",
