@@ -147,8 +147,8 @@ def few(make: Maker) -> Iterator[Case]:
 
 def sampling(make: Maker, part: slice) -> Iterator[Case]:
     yield step_cases.rows(make, [3, 1, 5, 200], 3, 16)
-    yield step_cases.draws(make, 14, 50)
-    yield step_cases.draws(make, 7, 700, softcap=9.0)
+    for rows, width, softcap in ((14, 50, 0.0), (7, 700, 9.0))[part]:
+        yield step_cases.draws(make, rows, width, softcap=softcap)
     # Peaked and flat, in several chunks: listed as they are, narrowed down first, and searched as a
     # whole where the list is too short.
     sizes = [(0.3, 256, 60, 400), (2.0, 512, 300, 800), (9.0, 128, 0, 10)]
