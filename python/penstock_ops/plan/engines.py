@@ -172,7 +172,8 @@ def _vllm_fraction(_spec: DecoderSpec, _device: Accelerator, _cut: Cut, load: Lo
 
 def _sglang(spec: DecoderSpec, device: Accelerator, cut: Cut, load: Load) -> list[Line]:
     """Memory lines of SGLang. Its pool is a share of the memory that is free before loading, minus
-    the weights. Graphs, the table of requests and the activations take from the rest.
+    the weights. Graphs, the table of requests and the activations take from the rest. If that is
+    not enough to start, the lines leave less for the pool than SGLang would take.
     """
     groups = _communicators(device, cut)
     before = device.usable - groups.bytes
@@ -221,8 +222,8 @@ def _sglang_graphs(spec: DecoderSpec, cut: Cut, load: Load) -> Line:
 
 
 def _graphs(spec: DecoderSpec, cut: Cut, largest: int, each: float) -> Line:
-    """CUDA graphs of decode steps of 1, 2, 4, 8, 16, ... sequences, from 8 on in steps of 8, above
-    256 in steps of 16.
+    """CUDA graphs of decode steps of 1, 2, 4, 8, 16, ... sequences up to `largest`: from 8 on in
+    steps of 8, above 256 in steps of 16. A layer of a graph has `each` bytes.
     """
     layers = -(-len(spec.layers) // cut.pp)
     sizes = sum(size <= largest for size in (1, 2, 4)) + min(largest, 256) // 8
