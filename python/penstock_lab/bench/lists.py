@@ -6,7 +6,7 @@ import math
 
 from penstock.core import InvalidValueError
 
-FORMS = "numbers such as 1,2,4 or first:last:step or 1..64 (doubling)"
+FORMS = "numbers such as 1,2,4 or first:last:step or 1..125 (doubling, and 125)"
 LONGEST = 10_000
 """Maximum number of entries in a range; a longer one is probably a typo."""
 
@@ -59,7 +59,8 @@ def _number(word: str) -> float:
 def _doubling(first: float, last: float) -> list[float]:
     if not first <= last < math.inf:
         raise ValueError
-    return [math.ldexp(first, power) for power in range(math.floor(math.log2(last / first)) + 1)]
+    powers = range(math.floor(math.log2(last / first)) + 1)
+    return [*(math.ldexp(first, power) for power in powers), last]
 
 
 def _stepping(first: float, last: float, step: float) -> list[float]:

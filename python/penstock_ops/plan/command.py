@@ -14,19 +14,22 @@ from penstock.model.sizing import active_parameters, parameters, whole
 from penstock_ops.plan.bars import ASCII, BLOCKS, bars
 from penstock_ops.plan.cut import Cut
 from penstock_ops.plan.engines import ENGINES, Engine, Load, engine
+from penstock_ops.plan.fewest import fit_table
 from penstock_ops.plan.fitting import Placement, fit, remedies
 from penstock_ops.plan.hardware import HERE, Target, parse_targets
 from penstock_ops.plan.here import here
 from penstock_ops.plan.lines import human
 from penstock_ops.plan.lists import ListAction, hardware_lines, model_lines
 from penstock_ops.plan.memory import Memory
-from penstock_ops.plan.planning import add_goal, run_goal
+from penstock_ops.plan.planning import add_goal, run_goal, speed_of
 from penstock_ops.plan.subject import Subject, read_subject
-from penstock_ops.plan.tables import concurrency_table, fit_table, memory_table
+from penstock_ops.plan.sweep import add_sweep, run_sweep
+from penstock_ops.plan.tables import concurrency_table, memory_table
 from penstock_ops.plan.verdict import fits, misfit, suggestions
-from penstock_ops.plan.weights import BYTES, KV_BYTES, as_packed
+from penstock_ops.plan.weights import BYTES, KV_BYTES, as_packed, uniform
 
 GROUP = "Size"
+MOST_REPLICAS = 10_000
 SUMMARY = "estimate memory, devices and latency of a model on given hardware"
 DESCRIPTION = (
     "Size a model before it is served, from config.json, a Hugging Face directory, a GGUF file "
@@ -39,9 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(command=run)
     parser.description = DESCRIPTION
     parser.add_argument(
-        "model",
+        "models",
         metavar="MODEL",
-        help="a path, an alias (smollm2), or a name of --list-models, such as DeepSeek-R1",
+        nargs="+",
+        help="a path, an alias (smollm2), or a name of --list-models, such as DeepSeek-R1; several "
+        "with --table fit",
     )
     parser.add_argument(
         "--list-models",
@@ -59,9 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--on",
         default=HERE,
         metavar="TYPE[:N][@PRICE],...",
-        help=f"hardware; default: {HERE}; a name of --list-hardware, or the beginning of one "
-        "(h100:8). Of several with a price of an hour of a device, or of a node, --rate takes the "
-        "one that holds for the least",
+        help=f"hardware; default: {HERE}; a name of --list-hardware, the beginning of one (h100:8) "
+        "or a file FILE.yaml. Of several with a price of an hour of a device, or of a node, --rate "
+        "takes the one that holds for the least",
     )
     parser.add_argument(
         "--table",
@@ -118,52 +123,102 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--memory-fraction",
         type=float,
         metavar="F",
-        help="as vLLM's --gpu-memory-utilization or SGLang's --mem-fraction-static",
+        help="as vLLM's --gpu-memory-utilization or SGLang's --mem-fraction-static, 0.01 to 1; "
+        "default: proposed from what the engine needs after its start",
+    )
+    parser.add_argument(
+        "--replicas",
+        type=int,
+        metavar="N",
+        help="copies of the deployment, which share the load; default: with --rate or --trace the "
+        "fewest that meet the goal, with --concurrency 1",
     )
     add_goal(parser)
+    add_sweep(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:
     """Print the verdict and the memory or, with a goal, the plan; 1 if nothing fits or meets the
     goal. PenstockError for a model whose size cannot be computed.
     """
-    subject = read_subject(parsed.model, parsed.weights)
+    _check(parsed)
     targets = [Target(here(), 1)] if parsed.on == HERE else parse_targets(parsed.on)
-    target = targets[0]
-    if target.accelerator.is_cpu:
-        subject = replace(subject, weights=as_packed(subject.weights))
-    rules = engine(parsed.engine or ("penstock" if target.accelerator.is_cpu else "vllm"))
-    length, own = parsed.max_model_len, subject.spec.max_position
-    if length is not None and not 1 <= length <= own:
-        expected = f"1 to {own}, the model's own length"
-        raise InvalidValueError("--max-model-len", length, expected)
-    about = introduction(subject, targets, rules)
-    if parsed.kv_cache_dtype is None:
-        parsed.kv_cache_dtype = "bf16"
-        if subject.kv and rules.name == "vllm":
-            parsed.kv_cache_dtype = subject.kv
-            about.append(f"note: KV of type {subject.kv}, as the checkpoint asks for")
-    status, lines = _answer(parsed, subject, targets, rules)
+    rules = engine(parsed.engine or ("penstock" if targets[0].accelerator.is_cpu else "vllm"))
+    subjects = [_subject(name, parsed, targets[0]) for name in parsed.models]
+    about = dict.fromkeys(
+        line for subject in subjects for line in introduction(subject, targets, rules)
+    )
+    if parsed.table == "fit":
+        status, lines = 0, _fit(parsed, subjects, targets, rules)
+    else:
+        status, lines = _answer(parsed, subjects[0], targets, rules, about)
     print("\n".join([*lines, "", *about]))
     return status
 
 
+def _check(parsed: argparse.Namespace) -> None:
+    """InvalidValueError for flags that are out of range, or that exclude each other."""
+    has_goal = parsed.rate is not None or bool(parsed.trace)
+    if len(parsed.models) > 1 and parsed.table != "fit":
+        raise InvalidValueError("MODEL", " ".join(parsed.models), "one model; several: --table fit")
+    if parsed.concurrency and has_goal:
+        raise InvalidValueError("--concurrency", parsed.concurrency, "no --rate and no --trace")
+    if parsed.replicas is not None and not 1 <= parsed.replicas <= MOST_REPLICAS:
+        raise InvalidValueError("--replicas", parsed.replicas, f"1 to {MOST_REPLICAS}")
+    if parsed.replicas and not (has_goal or parsed.concurrency):
+        expected = "a load for them: --rate, --trace or --concurrency"
+        raise InvalidValueError("--replicas", parsed.replicas, expected)
+    fraction = parsed.memory_fraction
+    if fraction is not None and not 0.01 <= fraction <= 1:
+        raise InvalidValueError("--memory-fraction", fraction, "0.01 to 1")
+    for flag in ("measured", "plot"):
+        if getattr(parsed, flag) and not parsed.concurrency:
+            raise InvalidValueError(f"--{flag}", getattr(parsed, flag), "--concurrency beside it")
+
+
+def _subject(name: str, parsed: argparse.Namespace, target: Target) -> Subject:
+    subject = read_subject(name, parsed.weights)
+    length, own = parsed.max_model_len, subject.spec.max_position
+    if length is not None and not 1 <= length <= own:
+        of = f" of {subject.name}" if len(parsed.models) > 1 else ""
+        expected = f"1 to {own}, the model's own length{of}"
+        raise InvalidValueError("--max-model-len", length, expected)
+    if target.accelerator.is_cpu:
+        return replace(subject, weights=as_packed(subject.weights))
+    return subject
+
+
 def _answer(
-    parsed: argparse.Namespace, subject: Subject, targets: Sequence[Target], rules: Engine
+    parsed: argparse.Namespace,
+    subject: Subject,
+    targets: Sequence[Target],
+    rules: Engine,
+    about: dict[str, None],
 ) -> tuple[int, list[str]]:
-    """The exit status, and the lines of the table that was asked for."""
+    """The exit status, and the lines of what was asked for. Adds to the lines in `about`."""
+    if parsed.kv_cache_dtype is None:
+        parsed.kv_cache_dtype = "bf16"
+        if subject.kv and rules.name == "vllm":
+            parsed.kv_cache_dtype = subject.kv
+            about[f"note: KV of type {subject.kv}, as the checkpoint asks for"] = None
     if (parsed.rate is not None or parsed.trace) and not parsed.table:
         return _plan(parsed, subject, targets, rules)
-    if len(targets) > 1:
-        raise InvalidValueError("--on", parsed.on, "one target, or a goal (--rate, --trace)")
-    if parsed.table == "fit":
-        return 0, _fit(parsed, subject, targets[0])
-    placement = _placement(parsed, subject, targets[0], rules, parsed.kv_cache_dtype)
+    target = _only(parsed, targets)
+    placement = _placement(parsed, subject, target, rules, parsed.kv_cache_dtype)
+    if parsed.concurrency and not parsed.table:
+        speed = speed_of(subject, target, parsed.measure, parsed.calibrate)
+        return run_sweep(parsed, placement, speed)
     memory = fit(placement)
     if not placement.holds(memory):
         tried = suggestions("Try:", remedies(placement))
         return 1, [misfit(memory, placement), *tried, *_table(parsed, placement, memory)]
     return 0, [fits(memory, placement), *_table(parsed, placement, memory)]
+
+
+def _only(parsed: argparse.Namespace, targets: Sequence[Target]) -> Target:
+    if len(targets) > 1:
+        raise InvalidValueError("--on", parsed.on, "one target, or a goal (--rate, --trace)")
+    return targets[0]
 
 
 def introduction(subject: Subject, targets: Sequence[Target], rules: Engine) -> list[str]:
@@ -222,11 +277,27 @@ def _marks() -> str:
     return BLOCKS if draws_blocks(sys.stdout) else ASCII
 
 
-def _fit(parsed: argparse.Namespace, subject: Subject, target: Target) -> list[str]:
-    tokens = parsed.max_model_len or subject.spec.max_position
-    kinds = [subject.weights.name]
-    kinds += [kind for kind in ("fp8",) if kind not in kinds and not parsed.weights]
-    return fit_table(subject, target.accelerator, tokens, kinds, ["bf16", "fp8"])
+def _fit(
+    parsed: argparse.Namespace,
+    subjects: Sequence[Subject],
+    targets: Sequence[Target],
+    rules: Engine,
+) -> list[str]:
+    """The table of the fewest devices: a row for each model, type of weights and type of KV."""
+    target = _only(parsed, targets)
+    if target.accelerator.is_cpu:
+        raise InvalidValueError("--on", HERE, "devices of --list-hardware with --table fit")
+    placements = []
+    for subject in subjects:
+        types = [subject.weights]
+        if not parsed.weights and subject.weights.name != "fp8":
+            types.append(uniform("fp8"))
+        for weights in types:
+            for kv in [parsed.kv_cache_dtype] if parsed.kv_cache_dtype else ["bf16", "fp8"]:
+                made = _placement(parsed, replace(subject, weights=weights), target, rules, kv)
+                tokens = parsed.max_model_len or subject.spec.max_position
+                placements.append(replace(made, load=replace(made.load, context=tokens), cut=None))
+    return fit_table(placements)
 
 
 def _table(parsed: argparse.Namespace, placement: Placement, memory: Memory) -> list[str]:

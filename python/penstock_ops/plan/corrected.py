@@ -128,7 +128,11 @@ def _candidate(
         choice["expert_parallel"],
         choice["attention_by_requests"],
     )
-    load = Load(choice["max_num_batched_tokens"], choice["max_num_seqs"])
+    load = Load(
+        choice["max_num_batched_tokens"],
+        choice["max_num_seqs"],
+        fraction=choice["memory_fraction"],
+    )
     rules, kv = engine(plan["engine"]), choice["kv_cache_dtype"]
     tiers = tuple(Tier(each["kind"], each["bytes"], each["gb_per_s"]) for each in choice["tiers"])
     question = Question(subject, target, rules, load, goal, speed, kv, tiers, [cut])

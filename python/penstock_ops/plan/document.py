@@ -17,13 +17,14 @@ from penstock import __version__
 from penstock.config.forms import SCHEMA
 from penstock.core import PenstockError
 from penstock.model.sizing import active_parameters, parameters
-from penstock_ops.plan.engines import Engine
+from penstock_ops.plan.engines import Engine, Load
 from penstock_ops.plan.hardware import Target
 from penstock_ops.plan.memory import Memory
 from penstock_ops.plan.offers import Offer
 from penstock_ops.plan.prices import Dearer, best, closest
 from penstock_ops.plan.search import (
     SPEED,
+    Candidate,
     Found,
     Goal,
     Speed,
@@ -51,12 +52,10 @@ class Request:
     kv: str
     goal: Goal
     speed: Speed
-    fraction: float | None
-    """Share of the device memory that the engine may use, as in its flag; None for its default."""
+    load: Load
+    """The requested engine settings; `context` is 0 for the longest sequence that fits."""
     workload: dict[str, object]
     """Where the arrivals come from: a trace file, or a rate and lengths."""
-    context: int
-    """Requested maximum length of a sequence in tokens; 0 for the longest that fits."""
     rates: Rates
     """Rates at which nodes pull the image and read the weights, as far as the user gave them."""
 
@@ -150,7 +149,7 @@ def chosen(trial: Trial, request: Request, length: int) -> dict[str, Any]:
         "max_model_len": length,
         "kv_cache_dtype": request.kv,
         "kv_tokens": candidate.memory.kv_tokens,
-        "memory_fraction": request.fraction,
+        "memory_fraction": fraction(candidate, request),
         "tiers": [
             {
                 "kind": tier.kind,
@@ -164,11 +163,20 @@ def chosen(trial: Trial, request: Request, length: int) -> dict[str, Any]:
     }
 
 
+def fraction(candidate: Candidate, request: Request) -> float | None:
+    """Share of the device memory that the engine may use, as in its flag: as asked for, else as
+    proposed. None if the engine has no such flag.
+    """
+    load = replace(request.load, chunk=candidate.chunk)
+    device, spec = request.target.accelerator, request.subject.spec
+    return request.engine.fraction(spec, device, candidate.cut, load)
+
+
 def served(memory: Memory, request: Request) -> int:
     """Maximum length of a sequence in tokens: as requested, else the longest that fits, up to the
     model's maximum.
     """
-    return request.context or memory.longest(request.subject.spec.max_position)
+    return request.load.context or memory.longest(request.subject.spec.max_position)
 
 
 def rank_rows(memory: Memory) -> list[dict[str, Any]]:

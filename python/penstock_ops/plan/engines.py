@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -32,7 +33,20 @@ REST = 3.5 * GIB
 graphs.
 """
 LARGE_GPU = 60_000 * MIB
-LEAST_ON_LARGE = 10 * GIB
+FREE = 6 * GIB
+"""Bytes that a proposed fraction of SGLang leaves free on a large GPU after its start. SGLang's
+"Hyperparameter tuning" asks for 5 to 8 GB, in which the activations of prompts live.
+"""
+SGLANG_GRAPH, VLLM_GRAPH = MIB, 0.45 * MIB
+"""Bytes of the CUDA graph of one layer for one batch size: 1.34 GiB of 61 layers and 23 sizes in
+the log of ACROSS's guide, 1.40 GiB of 48 layers and 67 sizes by vLLM 0.9.2 (sgl-project/sglang,
+issue 8538).
+"""
+SGLANG_SIZES, VLLM_SIZES = 256, 512
+"""Largest batch size for which an engine captures a graph."""
+VLLM_FRACTION = 0.92
+SEQUENCES = 1024
+"""Sequences that a replica computes together at most, if no number is asked for."""
 PROCESS = 100 * MIB
 """Resident bytes of API server and engine without weights and KV: 96 MiB were measured with a
 vocabulary of 49,152.
@@ -51,9 +65,22 @@ class Load:
     context: int = 0
     """Maximum length of a sequence in tokens."""
     fraction: float | None = None
-    """Share of the device memory that the engine may use, as in its flag; None for the engine's
-    default.
+    """Share of the device memory that the engine may use, as in its flag; None for the one that the
+    plan proposes.
     """
+
+    @property
+    def at_once(self) -> int:
+        """Maximum number of sequences that are computed together."""
+        return self.sequences or SEQUENCES
+
+
+Rule = Callable[[DecoderSpec, Accelerator, Cut, Load], list[Line]]
+Fraction = Callable[[DecoderSpec, Accelerator, Cut, Load], float | None]
+
+
+def _no_fraction(_spec: DecoderSpec, _device: Accelerator, _cut: Cut, _load: Load) -> float | None:
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,21 +96,21 @@ class Engine:
     """Whether the engine supports data-parallel attention, where each rank has all attention
     weights and its own sequences.
     """
-    rule: Callable[[DecoderSpec, Accelerator, Cut, Load], list[Line]]
+    rule: Rule
+    """The engine's memory on a device, besides weights and KV."""
     paced: bool = False
     """Whether the engine limits the prompt tokens of a step, so that they do not delay decodes too
     much.
     """
+    fraction: Fraction = _no_fraction
+    """The value of the engine's flag for its share of the device memory: as asked for, else
+    proposed. None if the engine has no such flag.
+    """
 
     def refuses(self, spec: DecoderSpec, cut: Cut, per_node: int) -> str:
         """Explains why the engine does not accept a cut; empty if it does."""
-        heads = max(getattr(layer.mixer, "heads", 0) for layer in spec.layers)
-        if self.divides and not cut.by_requests and heads % cut.tp:
-            return f"{heads} heads do not divide by {cut.tp}"
-        shared = {getattr(layer.mixer, "kv_heads", 0) for layer in spec.layers} - {0}
-        for kv in sorted(shared) if self.divides and not cut.by_requests else ():
-            if kv % cut.tp and cut.tp % kv:
-                return f"{kv} KV heads do not divide by {cut.tp}, nor {cut.tp} ranks by {kv}"
+        if heads := self.indivisible(spec, cut):
+            return f"{heads} do not divide by {cut.tp}"
         hosts = -(-cut.size // per_node)
         if not self._covers(cut, hosts):
             return (
@@ -91,6 +118,19 @@ class Engine:
                 "devices"
             )
         return ""
+
+    def indivisible(self, spec: DecoderSpec, cut: Cut) -> str:
+        """The heads that do not divide over the ranks of a stage, such as `8 KV heads`; empty if
+        all do. More ranks than KV heads may have copies of them, the same number of each.
+        """
+        if not self.divides or cut.by_requests:
+            return ""
+        heads = max(getattr(layer.mixer, "heads", 0) for layer in spec.layers)
+        if heads % cut.tp:
+            return f"{heads} heads"
+        shared = {getattr(layer.mixer, "kv_heads", 0) for layer in spec.layers} - {0}
+        uneven = (kv for kv in sorted(shared) if kv % cut.tp and cut.tp % kv)
+        return next((f"{kv} KV heads" for kv in uneven), "")
 
     def _covers(self, cut: Cut, hosts: int) -> bool:
         """Whether the cut divides evenly over `hosts` hosts: each host has whole stages, or each
@@ -104,48 +144,99 @@ class Engine:
 
 
 def _vllm(spec: DecoderSpec, device: Accelerator, cut: Cut, load: Load) -> list[Line]:
-    fraction = load.fraction or 0.92
-    outside = round(device.memory * (1 - fraction))
+    """Memory lines of vLLM, which counts graphs among what its fraction limits (from 0.21 on)."""
+    fraction = _vllm_fraction(spec, device, cut, load)
+    graphs = _graphs(spec, cut, min(2 * load.at_once, VLLM_SIZES), VLLM_GRAPH)
     return [
+        _activations(spec, cut, load),
+        _communicators(device, cut),
+        graphs,
         Line(
-            "kept free",
-            outside,
+            "rest",
+            max(round(REST) - graphs.bytes, 0),
+            "3.5 GiB: modules, workspaces and graphs, without the line above",
+        ),
+        Line(
+            "free after start",
+            round(device.memory * (1 - fraction)),
             f"{device.memory / GIB:.2f} GiB x (1 - {fraction:g}), --gpu-memory-utilization",
             "free",
         ),
-        _activations(spec, cut, load),
-        _communicators(device, cut),
-        Line("rest", round(REST), "3.5 GiB: modules, workspaces, graphs"),
     ]
+
+
+def _vllm_fraction(_spec: DecoderSpec, _device: Accelerator, _cut: Cut, load: Load) -> float:
+    """As asked for, else vLLM's default: activations and graphs are within it."""
+    return load.fraction or VLLM_FRACTION
 
 
 def _sglang(spec: DecoderSpec, device: Accelerator, cut: Cut, load: Load) -> list[Line]:
     """Memory lines of SGLang. Its pool is a share of the memory that is free before loading, minus
-    the weights.
+    the weights. Graphs, the table of requests and the activations take from the rest. If that is
+    not enough to start, the lines leave less for the pool than SGLang would take.
     """
-    driver = device.memory - device.usable
     groups = _communicators(device, cut)
     before = device.usable - groups.bytes
-    if load.fraction is None:
-        kept = sglang_reserve(device, cut, load)
-        how = "512 + 1.5 x chunk + 2 x graphs + 128 x ranks MiB, at least 10 GiB above 60 GB"
-    else:
-        kept = round(before * (1 - load.fraction))
-        how = f"{before / GIB:.2f} GiB x (1 - {load.fraction:g}), --mem-fraction-static"
+    fraction = _sglang_fraction(spec, device, cut, load)
+    kept = round(before * (1 - fraction))
+    graphs, table = _sglang_graphs(spec, cut, load), _requests(spec, load)
+    how = f"{before / GIB:.2f} GiB x (1 - {fraction:g}), --mem-fraction-static"
     return [
-        Line("driver", driver, f"1% of {device.memory / GIB:.2f} GiB"),
+        Line("driver", device.memory - device.usable, f"1% of {device.memory / GIB:.2f} GiB"),
         groups,
-        Line("kept free", kept, f"{how}; activations, graphs and request tables live in it"),
+        graphs,
+        table,
+        Line(
+            "free after start",
+            max(kept - graphs.bytes - table.bytes, 0),
+            f"{how} - graphs - requests; activations live in it",
+            "free",
+        ),
     ]
 
 
-def sglang_reserve(device: Accelerator, cut: Cut, load: Load) -> int:
+def _sglang_fraction(spec: DecoderSpec, device: Accelerator, cut: Cut, load: Load) -> float:
+    """As asked for, else in hundredths what leaves FREE after the start. On small GPUs, and with
+    attention by requests, what leaves SGLang's own reserve.
+    """
+    if load.fraction is not None:
+        return load.fraction
+    kept = sglang_reserve(cut, load)
+    if device.memory > LARGE_GPU and not cut.by_requests:
+        kept = _sglang_graphs(spec, cut, load).bytes + _requests(spec, load).bytes
+        kept += max(round(FREE), _activations(spec, cut, load).bytes)
+    before = device.usable - _communicators(device, cut).bytes
+    return max(math.floor(100 * (1 - kept / before)), 1) / 100
+
+
+def sglang_reserve(cut: Cut, load: Load) -> int:
     """Bytes that SGLang by default leaves free on a device, besides weights and KV."""
-    graphs = min(load.sequences, 256)
+    graphs = min(load.at_once, SGLANG_SIZES)
     mib = 512 + 1.5 * max(load.chunk, 2048) + 2 * graphs + 1024 * cut.size / 8
     mib += 3 * graphs * cut.shares if cut.by_requests else 0
-    least = LEAST_ON_LARGE if device.memory > LARGE_GPU else 0
-    return max(round(mib * MIB), least)
+    return round(mib * MIB)
+
+
+def _sglang_graphs(spec: DecoderSpec, cut: Cut, load: Load) -> Line:
+    return _graphs(spec, cut, min(load.at_once, SGLANG_SIZES), SGLANG_GRAPH)
+
+
+def _graphs(spec: DecoderSpec, cut: Cut, largest: int, each: float) -> Line:
+    """CUDA graphs of decode steps of 1, 2, 4, 8, 16, ... sequences up to `largest`: from 8 on in
+    steps of 8, above 256 in steps of 16. A layer of a graph has `each` bytes.
+    """
+    layers = -(-len(spec.layers) // cut.pp)
+    sizes = sum(size <= largest for size in (1, 2, 4)) + min(largest, 256) // 8
+    sizes += max(largest - 256, 0) // 16
+    how = f"{layers} layers x {sizes} batch sizes x {each / MIB:g} MiB"
+    return Line("graphs", round(layers * sizes * each), how)
+
+
+def _requests(spec: DecoderSpec, load: Load) -> Line:
+    """SGLang's table of the KV slots of each token of each request, in 4 bytes."""
+    context = load.context or spec.max_position
+    how = f"{load.at_once:,} requests x {context:,} tokens x 4 B"
+    return Line("requests", 4 * load.at_once * context, how)
 
 
 def _penstock(spec: DecoderSpec, device: Accelerator, cut: Cut, load: Load) -> list[Line]:
@@ -212,8 +303,8 @@ ENGINES = {
     engine.name: engine
     for engine in (
         Engine("penstock", divides=False, by_requests=False, rule=_penstock, paced=True),
-        Engine("vllm", divides=True, by_requests=True, rule=_vllm),
-        Engine("sglang", divides=True, by_requests=True, rule=_sglang),
+        Engine("vllm", divides=True, by_requests=True, rule=_vllm, fraction=_vllm_fraction),
+        Engine("sglang", divides=True, by_requests=True, rule=_sglang, fraction=_sglang_fraction),
     )
 }
 

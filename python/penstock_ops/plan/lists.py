@@ -10,7 +10,7 @@ from penstock.model.sharding import plan_grid
 from penstock.model.sizing import active_parameters, kv_spec, parameters, whole
 from penstock.model.spec import DecoderSpec
 from penstock_ops.plan.catalogue import entries
-from penstock_ops.plan.hardware import HERE, accelerator, names, node
+from penstock_ops.plan.hardware import HERE, ROOT, accelerator, names, node
 from penstock_ops.plan.lines import columns, human
 from penstock_ops.plan.subject import of_catalogue
 
@@ -66,13 +66,16 @@ def hardware_lines() -> list[str]:
     nodes = [("node", "devices", "accelerator", "title")]
     for name in names("nodes"):
         found = node(name)
-        nodes.append((name, str(found.count), found.accelerator, found.title))
+        nodes.append((name, str(found.count), found.device.name, found.title))
     return [
         f"{HERE}: the CPUs and the memory of this machine",
         "",
         *columns(rows, left=(0, 3)),
         "",
         *columns(nodes, left=(0, 2, 3)),
+        "",
+        "other hardware: --on FILE.yaml, in the format of the files in accelerators and nodes of",
+        f"  {ROOT}",
     ]
 
 

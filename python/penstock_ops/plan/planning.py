@@ -119,7 +119,9 @@ def run_goal(
     tiers = parse_tiers(parsed.tiers)
     if tiers and not goal.shares:
         raise InvalidValueError("--tiers", parsed.tiers, "a --trace whose prompts share prefixes")
-    question = Question(subject, targets[0], rules, load, goal, speed, kv, tiers, cuts)
+    question = Question(
+        subject, targets[0], rules, load, goal, speed, kv, tiers, cuts, parsed.replicas or 0
+    )
     question, found, dearer = preferred(question, targets)
     if found.choice is None:
         return 1, _failed(question, found, dearer, workload)
@@ -131,9 +133,8 @@ def run_goal(
         kv=kv,
         goal=goal,
         speed=speed,
-        fraction=load.fraction,
+        load=load,
         workload=workload,
-        context=load.context,
         rates=rates_of(parsed),
     )
     offered = offers(question, found.choice.devices)

@@ -25,14 +25,13 @@ from penstock_ops.plan.hardware import Target
 from penstock_ops.plan.lines import human
 from penstock_ops.plan.memory import Memory, sized
 from penstock_ops.plan.prefixes import Prefixes, Store
-from penstock_ops.plan.speed import Constants, Steps, step_model
+from penstock_ops.plan.speed import Constants, Steps, prompt_seconds, step_model
 from penstock_ops.plan.subject import Subject
 from penstock_ops.plan.tiers import Tier, keeps, store
 from penstock_ops.plan.virtual import Arrival, Limits, Outcome, Replica, StepTime
 
 CHUNKS = (2048, ON_GPUS.tokens)
 """Numbers of tokens in a step (token budgets) to try."""
-SEQUENCES = 1024
 STAGES = 16
 """Maximum number of pipeline stages to try. Every token passes through all stages, so more make
 answers slow.
@@ -178,6 +177,8 @@ class Question:
     """KV tiers that may be used. The search tries none, the first, the first two, and so on."""
     cuts: Sequence[Cut] = ()
     """Partitions to choose from; empty for all that the engine supports."""
+    replicas: int = 0
+    """Requested number of replicas; 0 for the fewest that meet the goal."""
     usual: bool = False
     """Whether only powers of two and whole nodes are tried, if `cuts` is empty."""
 
@@ -199,12 +200,12 @@ def search(question: Question) -> Found:
     computed = goal.computed
     at = {candidate.order(): candidate for candidate in fitting}
     for candidate in fitting:
-        first = _fewest(candidate, goal, speed, computed)
+        first = question.replicas or _fewest(candidate, goal, speed, computed)
         if first * candidate.cut.size <= target.count:
             taken = target.taken(first * candidate.cut.size)
             queue.append((taken, candidate.order(), first))
         else:
-            misfits.append((str(candidate.cut), _too_many(first)))
+            misfits.append((str(candidate.cut), _too_many(first, bool(question.replicas))))
     heapq.heapify(queue)
     held: list[Trial] = []
     lost: list[Trial] = []
@@ -217,7 +218,7 @@ def search(question: Question) -> Found:
         (lost if trial.failed else held).append(trial)
         least = least if trial.failed else min(least, taken)
         more = (replicas + 1) * at[order].cut.size
-        if trial.failed and more <= target.count:
+        if trial.failed and more <= target.count and not question.replicas:
             heapq.heappush(queue, (target.taken(more), order, replicas + 1))
     held.sort(key=_preference)
     choice = held[0] if held else None
@@ -225,7 +226,9 @@ def search(question: Question) -> Found:
     return Found(choice, (*held[1:], *lost), tuple(misfits), len(held) + len(lost))
 
 
-def _too_many(replicas: int) -> str:
+def _too_many(replicas: int, asked: bool) -> str:
+    if asked:
+        return f"{replicas} replicas of it need more devices"
     if replicas == NEVER:
         return "even one request alone misses the limit"
     return f"needs at least {replicas} replicas for the load"
@@ -341,7 +344,7 @@ def _fewest(candidate: Candidate, goal: Goal, speed: Speed, computed: float) -> 
     bound = min(bounds, default=math.inf) / SLACK
     most = min(candidate.sequences, candidate.memory.concurrency(goal.longest))
     tokens = isl if candidate.stores is None else computed
-    prefill = model.seconds(0, 0, tokens) - model.seconds(0, 0, 0)
+    prefill = prompt_seconds(model, tokens)
     best = 0.0
     for batch in _batches(most):
         each = high * (model.seconds(batch, isl + osl / 2) + batch * prefill / osl)
@@ -388,7 +391,7 @@ def candidates(question: Question) -> tuple[list[Candidate], list[tuple[str, str
                 or speed.profile
                 or step_model(spec, weights, device, cut, speed.constants, kv)
             )
-            most = min(load.sequences or SEQUENCES, kept.concurrency(goal.longest))
+            most = min(load.at_once, kept.concurrency(goal.longest))
             for tiers, kept_in in _tiered(question, kept):
                 found.append(Candidate(cut, chunk, most, kept, model, rules.paced, tiers, kept_in))
         if model is None:

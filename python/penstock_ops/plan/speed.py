@@ -162,14 +162,7 @@ class StepModel:
         """Seconds between two tokens of a sequence, if `clients` clients each send a new request
         when their last one has ended.
         """
-        context = isl + osl / 2
-        return self.seconds(clients, context) + clients * self.prefill(isl) / osl
-
-    def prefill(self, tokens: float) -> float:
-        """Seconds that a prompt of `tokens` tokens adds to the steps that compute it, without the
-        fixed times of a step.
-        """
-        return self.seconds(0, 0, tokens) - self.seconds(0, 0, 0)
+        return closed_loop_tpot(self, clients, isl, osl)
 
     def _distinct(self, tokens: float) -> float:
         """Expected share of the experts that at least one of `tokens` tokens chooses, if tokens
@@ -199,6 +192,21 @@ class StepModel:
         across = self.cut.size > self.device.linked
         link = (self.device.network if across else self.device.link) * self.constants.link
         return self.constants.hop + tokens * self.spec.hidden * 2 / max(link, 1.0)
+
+
+def prompt_seconds(steps: Steps, tokens: float) -> float:
+    """Seconds that a prompt of `tokens` tokens adds to the steps that compute it, without the fixed
+    times of a step.
+    """
+    return steps.seconds(0, 0, tokens) - steps.seconds(0, 0, 0)
+
+
+def closed_loop_tpot(steps: Steps, clients: float, isl: float, osl: float) -> float:
+    """Seconds between two tokens of a sequence, if `clients` clients each send a new request when
+    their last one has ended.
+    """
+    context = isl + osl / 2
+    return steps.seconds(clients, context) + clients * prompt_seconds(steps, isl) / osl
 
 
 def step_model(

@@ -9,7 +9,7 @@ from penstock_ops.plan.bars import bars
 from penstock_ops.plan.cut import deployed
 from penstock_ops.plan.document import STATISTICS, UNKNOWN, Request
 from penstock_ops.plan.fitting import Remedy
-from penstock_ops.plan.lines import columns
+from penstock_ops.plan.lines import columns, human
 from penstock_ops.plan.memory import Memory
 from penstock_ops.plan.offers import Offer
 from penstock_ops.plan.search import SPEED, spoken
@@ -97,6 +97,8 @@ def _serving(plan: Mapping[str, Any], request: Request) -> Iterator[str]:
         f"{_behind(kept)}"
     )
     yield _context(choice["max_model_len"], request)
+    if choice["memory_fraction"] is not None:
+        yield _fraction(choice["memory_fraction"], plan["memory"], request)
     reused = plan["predictions"]["prompt_tokens_reused"]
     if any(reused.values()):
         yield (
@@ -111,13 +113,19 @@ def _behind(tiers: Sequence[str]) -> str:
 
 def _context(tokens: int, request: Request) -> str:
     own = request.subject.spec.max_position
-    if request.context:
+    if request.load.context:
         why = "as --max-model-len says"
     elif tokens == own:
         why = "the model's own length"
     else:
         why = f"what the KV holds; the model's own length is {own:,}"
     return f"sequences of up to {tokens:,} tokens: {why}"
+
+
+def _fraction(fraction: float, ranks: Sequence[Mapping[str, Any]], request: Request) -> str:
+    why = "proposed" if request.load.fraction is None else "as --memory-fraction says"
+    free = min(row["free_after_start"] for row in ranks)
+    return f"memory fraction {fraction:g}: {why}; {human(free)} free after the start"
 
 
 def _latencies(plan: Mapping[str, Any], request: Request) -> Iterator[str]:

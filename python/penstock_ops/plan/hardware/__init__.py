@@ -1,16 +1,18 @@
-"""Known accelerators and nodes. Each is a YAML file with the source and date of its numbers."""
+"""Accelerators and nodes. Each is a YAML file with the source and date of its numbers, which ships
+with Penstock or is the user's.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from penstock.core import InvalidValueError, PenstockError, did_you_mean, shortened
+from penstock_ops.plan.hardware.files import Kind, read_hardware
 
 ROOT = Path(__file__).parent
 GIB = 2**30
@@ -19,6 +21,8 @@ OWN_SHARE = 0.01
 HERE = "here"
 SXM = "-sxm-"
 """Part of the names of accelerators on boards of eight, which a name without a form means."""
+FILE = re.compile(r"(?P<word>.*\.ya?ml)(:(?P<number>[^:@/]*))?(@(?P<price>[^/]*))?", re.DOTALL)
+"""A target that a file of the user describes: `FILE.yaml[:N][@PRICE]`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,7 @@ class Node:
 
     name: str
     title: str
-    accelerator: str
+    device: Accelerator
     count: int
     fabric_resources: Mapping[str, int]
     """Network resources, such as RDMA adapters, that a pod requests if it uses the whole node:
@@ -79,7 +83,7 @@ class Node:
         """The node's accelerator. Its domain is at most the node, unless links of this accelerator
         connect several nodes.
         """
-        device = accelerator(self.accelerator)
+        device = self.device
         inside = device.linked <= device.per_node
         return replace(
             device,
@@ -142,41 +146,79 @@ class Target:
 
 def accelerator(name: str) -> Accelerator:
     """The accelerator with this name. InvalidValueError lists the known names."""
-    row = _row("accelerators", name)
-    network = row.get("network_gb_per_s")
+    return _accelerator(_row("accelerators", name), name)
+
+
+def node(name: str) -> Node:
+    row = _row("nodes", name)
+    return _node(row, name, accelerator(str(row["accelerator"])))
+
+
+def of_file(path: Path) -> Accelerator | Node:
+    """The accelerator or node that a file of the user describes. A node names a known accelerator,
+    or a file with one beside it. PenstockError names file, line and member.
+    """
+    kind, row = read_hardware(path)
+    name = str(row.get("name", path.stem))
+    if kind == "accelerators":
+        return _accelerator(row, name)
+    word = str(row["accelerator"])
+    if FILE.fullmatch(word):
+        file = path.parent / word
+        kind, own = read_hardware(file)
+        if kind == "nodes":
+            raise PenstockError(f"{path}: accelerator is {word}, which is a node")
+        return _node(row, name, _accelerator(own, str(own.get("name", file.stem))))
+    try:
+        return _node(row, name, accelerator(full_name(word)))
+    except InvalidValueError as error:
+        known = f"one of {', '.join(names('accelerators'))}, or a file FILE.yaml"
+        hint = did_you_mean(word, names("accelerators"))
+        raise PenstockError(
+            f"{path}: accelerator is {shortened(ascii(word))}, expected {known}{hint}"
+        ) from error
+
+
+def _accelerator(row: Mapping[str, Any], name: str) -> Accelerator:
+    title = str(row.get("title", name))
+    usual = "amd.com/gpu" if title.startswith("AMD") else "nvidia.com/gpu"
     return Accelerator(
         name=name,
-        title=str(row["title"]),
+        title=title,
         memory=int(row["memory_mib"]) * 2**20,
         bandwidth=float(row["memory_gb_per_s"]) * 1e9,
         flops={kind: float(rate) * 1e12 for kind, rate in row["tflops"].items()},
         link=float(row["link_gb_per_s"]) * 1e9,
         linked=int(row["linked"]),
         per_node=int(row["per_node"]),
-        resource="amd.com/gpu" if str(row["title"]).startswith("AMD") else "nvidia.com/gpu",
-        network=float(network or row["pcie_gb_per_s"]) * 1e9,
-        verified=bool(row["verified"]),
-        source=f"{row['source']} ({row['date']})",
+        resource=str(row.get("resource", usual)),
+        network=float(row.get("network_gb_per_s", row["pcie_gb_per_s"])) * 1e9,
+        verified=bool(row.get("verified", False)),
+        source=_source(row, name),
         pcie=float(row["pcie_gb_per_s"]) * 1e9,
     )
 
 
-def node(name: str) -> Node:
-    row = _row("nodes", name)
+def _node(row: Mapping[str, Any], name: str, device: Accelerator) -> Node:
     return Node(
         name=name,
-        title=str(row["title"]),
-        accelerator=str(row["accelerator"]),
+        title=str(row.get("title", name)),
+        device=device,
         count=int(row["accelerators"]),
         fabric_resources=dict(row.get("fabric_resources", {})),
-        verified=bool(row["verified"]),
-        source=f"{row['source']} ({row['date']})",
+        verified=bool(row.get("verified", False)),
+        source=_source(row, name),
         network=float(row["network_gb_per_s"]) * 1e9 if "network_gb_per_s" in row else None,
     )
 
 
-def names(kind: str) -> list[str]:
-    """Names of the known hardware of a `kind`, which is the directory `accelerators` or `nodes`."""
+def _source(row: Mapping[str, Any], name: str) -> str:
+    source = str(row.get("source", f"the user's file of {name}"))
+    return f"{source} ({row['date']})" if "date" in row else source
+
+
+def names(kind: Kind) -> list[str]:
+    """Names of the known hardware of a `kind`, which is the name of its directory, too."""
     return sorted(path.stem for path in (ROOT / kind).glob("*.yaml"))
 
 
@@ -198,7 +240,7 @@ def full_name(word: str) -> str:
         raise InvalidValueError("--on", word, f"a name, of those that begin so {', '.join(begun)}")
     heads = {"-".join(parts[:i]) for parts in (n.split("-") for n in known) for i in (1, 2)}
     hint = did_you_mean(word, [*known, *sorted(heads)])
-    expected = f"one of {', '.join([HERE, *known])}{hint}"
+    expected = f"one of {', '.join([HERE, *known])}, or a file FILE.yaml{hint}"
     raise InvalidValueError("--on", shortened(word, 80), expected)
 
 
@@ -213,22 +255,36 @@ def parse_targets(text: str) -> list[Target]:
 
 
 def parse_target(text: str) -> Target:
-    """The target in a text `ACCELERATOR[:COUNT][@PRICE]` or `NODE[:NODES][@PRICE]`."""
-    on, _, price = text.partition("@")
-    word, _, number = on.partition(":")
-    if number and not (number.isdecimal() and int(number)):
-        raise InvalidValueError("--on", text, "TYPE or TYPE:N, N at least 1")
-    name = full_name(word)
-    on = f"{name}{on.removeprefix(word)}"
-    count, paid = int(number) if number else 1, _price(text, price)
-    if name in names("nodes"):
-        found = node(name)
+    """The target in a text `ACCELERATOR[:COUNT][@PRICE]` or `NODE[:NODES][@PRICE]`, with a name, or
+    a file of the user in place of one.
+    """
+    if file := FILE.fullmatch(text):
+        word, number, price = file["word"], file["number"] or "", file["price"]
+        count, paid = _count(text, number), _price(text, price)
+        if "\0" in word:
+            raise InvalidValueError("--on", shortened(ascii(word)), "the name of a file")
+        found: Accelerator | Node = of_file(Path(word))
+        on = f"{word}:{number}" if number else word
+    else:
+        on, at, rest = text.partition("@")
+        word, _, number = on.partition(":")
+        count, paid = _count(text, number), _price(text, rest if at else None)
+        name = full_name(word)
+        on = f"{name}{on.removeprefix(word)}"
+        found = node(name) if name in names("nodes") else accelerator(name)
+    if isinstance(found, Node):
         return Target(found.devices(), count * found.count, found, on, paid, word)
-    return Target(accelerator(name), count, None, on, paid, word)
+    return Target(found, count, None, on, paid, word)
 
 
-def _price(text: str, price: str) -> float | None:
-    if "@" not in text:
+def _count(text: str, number: str) -> int:
+    if number and not (number.isdecimal() and len(number) <= 6 and int(number)):
+        raise InvalidValueError("--on", shortened(text, 80), "TYPE or TYPE:N, N of 1 to 999999")
+    return int(number) if number else 1
+
+
+def _price(text: str, price: str | None) -> float | None:
+    if price is None:
         return None
     try:
         found = float(price)
@@ -239,11 +295,7 @@ def _price(text: str, price: str) -> float | None:
     return found
 
 
-def _row(kind: str, name: str) -> Mapping[str, Any]:
-    path = ROOT / kind / f"{name}.yaml"
+def _row(kind: Kind, name: str) -> Mapping[str, Any]:
     if name not in names(kind):
         raise InvalidValueError("--on", name, f"one of {', '.join(names(kind))}")
-    row = yaml.safe_load(path.read_text(encoding="utf-8"))
-    if not isinstance(row, dict):
-        raise PenstockError(f"{path.name}: not a mapping")
-    return row
+    return read_hardware(ROOT / kind / f"{name}.yaml")[1]
