@@ -13,10 +13,11 @@ from penstock.core import PenstockError
 from penstock_ops.verify.checks.check import NodeCheck
 from penstock_ops.verify.checks.registry import CHECKS, named
 from penstock_ops.verify.judging import findings_of, sources_of
-from penstock_ops.verify.needs import Needs, read_needs
+from penstock_ops.verify.needs import WEIGHTS, Needs, read_needs
 from penstock_ops.verify.reports.document import document, dump
 from penstock_ops.verify.reports.junit import junit
 from penstock_ops.verify.reports.text import text
+from penstock_ops.verify.serving import with_serving
 from penstock_ops.verify.sources import collect
 from penstock_ops.verify.verdict import Verdict, verdict
 
@@ -53,6 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="directory of the model's files, to measure its read rate",
     )
     parser.add_argument(
+        "--config",
+        metavar="FILE",
+        type=Path,
+        help="configuration of `penstock serve`, for the directories and stores of its KV tiers",
+    )
+    parser.add_argument(
         "--json", metavar="FILE", type=Path, help="write the report as JSON, too; - for stdout only"
     )
     parser.add_argument(
@@ -78,8 +85,8 @@ def requirements(parsed: argparse.Namespace) -> Needs:
     if parsed.weights:
         if not parsed.weights.is_dir():
             raise PenstockError(f"--weights {parsed.weights}: no such directory")
-        needs = replace(needs, directories={"weights": str(parsed.weights.resolve())})
-    return needs
+        needs = replace(needs, directories={WEIGHTS: str(parsed.weights.resolve())})
+    return with_serving(needs, parsed.config) if parsed.config else needs
 
 
 def verify_here(checks: tuple[NodeCheck, ...], needs: Needs) -> Verdict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -49,6 +50,13 @@ def accelerator_of(product: str) -> str:
     """The accelerator whose driver reports this product name; empty if the table lacks it."""
     rows = _table()["accelerators"].items()
     return next((name for name, row in rows if product in row["products"]), "")
+
+
+def of_processor(model: str) -> Expected | None:
+    """Rate at which all cores of a socket read memory, by the model name of /proc/cpuinfo."""
+    rows = _table()["processors"].items()
+    found = next((row for pattern, row in rows if re.search(pattern, model)), None)
+    return _expected(found) if found else None
 
 
 def _expected(row: Mapping[str, Any]) -> Expected:

@@ -20,9 +20,12 @@ from penstock.config.forms import (
     table,
     text,
 )
+from penstock_ops.plan import hardware
 from penstock_ops.verify.finding import Bound
 
 MOST_RANKS = 1024
+WEIGHTS = "weights"
+"""Key of `Needs.directories`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +52,13 @@ class Needs:
     and in the table of expected values.
     """
     directories: Mapping[str, str] = field(default_factory=dict)
-    """Directories on a node whose read rate is measured: path by use, which is `weights` or the
-    kind of a tier.
+    """Directories on a node whose read rate is measured: path by use, which is WEIGHTS or the kind
+    of a tier.
     """
+    config: str = ""
+    """Configuration file of `penstock serve` with the tiers, whose URLs may have passwords."""
     stores: tuple[str, ...] = ()
-    """URLs of remote KV tiers."""
+    """Names of its remote KV tiers, without passwords."""
     hosts: tuple[str, ...] = ()
     """Names of other nodes and stores that a node must resolve."""
 
@@ -78,7 +83,7 @@ PLAN = members(
                 "resource": text(empty=True),
                 "fabric_resources": table(text(), count(1, MOST_RANKS)),
             },
-            {"accelerator": text()},
+            {"accelerator": text(), "node": or_null(text())},
         ),
         "engine": one_of("penstock", "vllm", "sglang"),
         "choice": members(
@@ -113,7 +118,11 @@ def needs_of(plan: Mapping[str, Any]) -> Needs:
     on_node = min(ranks, target["per_node"]) if has_devices else ranks
     nodes = -(-ranks // on_node)
     shared = max(row.get("shared_memory", 0) for row in plan["memory"])
-    bounds = _thresholds(plan["thresholds"]) | _tiers(choice.get("tiers") or ())
+    bounds = (
+        _thresholds(plan["thresholds"])
+        | _tiers(choice.get("tiers") or ())
+        | _network(target.get("node") or "", target["fabric_resources"])
+    )
     return Needs(
         plan="plan.yaml",
         model=plan["model"]["name"],
@@ -147,3 +156,12 @@ def _tiers(tiers: Any) -> dict[str, Bound]:
         for tier in tiers
         if tier.get("gb_per_s")
     }
+
+
+def _network(name: str, fabric: Mapping[str, int]) -> dict[str, Bound]:
+    """Rate of each adapter of a known type of node."""
+    if not fabric or name not in hardware.names("nodes"):
+        return {}
+    node = hardware.node(name)
+    rate = node.devices().network * node.count * 8 / sum(fabric.values()) / 1e9
+    return {"rail_gbit_per_s": Bound(None, round(rate, 1), "Gb/s", formula=node.source)}

@@ -71,8 +71,8 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What a program of `penstock_ops.verify.measure` prints: JSON, in a process of its own that
-    is killed at the time limit, since storage that hangs would hold a thread.
+    """What a function of `penstock_ops.verify.measurements` gives: JSON, in a process of its own
+    that is killed at the time limit, since storage that hangs would hold a thread.
     """
 
     name: str
@@ -82,7 +82,7 @@ class Measurement:
 
     @property
     def command(self) -> tuple[str, ...]:
-        return (sys.executable, "-m", "penstock_ops.verify.measure", *self.words)
+        return (sys.executable, "-m", "penstock_ops.verify.measurements", *self.words)
 
 
 Source = Files | Links | Command | Growth | Measurement

@@ -5,10 +5,63 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.core import InvalidValueError, did_you_mean
-from penstock_ops.verify.checks import limits
+from penstock_ops.verify.checks import (
+    acs,
+    clock,
+    copy_rate,
+    cpu,
+    devices,
+    driver,
+    gpu_health,
+    gpu_topology,
+    gpudirect,
+    hca,
+    iommu,
+    limits,
+    memory,
+    numa,
+    nvlink,
+    pcie,
+    roce,
+    storage,
+    throttling,
+    xid,
+)
 from penstock_ops.verify.checks.check import NodeCheck
 
-CHECKS: tuple[NodeCheck, ...] = (limits.CHECK,)
+CHECKS: tuple[NodeCheck, ...] = (
+    devices.CHECK,
+    driver.CHECK,
+    gpu_health.ECC,
+    gpu_health.REMAPPING,
+    gpu_health.RECOVERY,
+    throttling.CHECK,
+    xid.CHECK,
+    memory.SHARED,
+    memory.PAGES,
+    memory.RATE_CHECK,
+    nvlink.LINK_CHECK,
+    nvlink.FABRIC_CHECK,
+    gpu_topology.PATHS_CHECK,
+    gpu_topology.PEERS_CHECK,
+    pcie.CHECK,
+    copy_rate.CHECK,
+    acs.CHECK,
+    iommu.CHECK,
+    hca.CHECK,
+    hca.ERRORS,
+    roce.CHECK,
+    gpudirect.CHECK,
+    storage.CHECK,
+    storage.STORES,
+    numa.CHECK,
+    limits.CHECK,
+    cpu.QUOTA,
+    cpu.FREQUENCY,
+    cpu.AMX,
+    clock.CLOCK,
+    clock.NAMES,
+)
 
 
 def named(names: Sequence[str]) -> tuple[NodeCheck, ...]:

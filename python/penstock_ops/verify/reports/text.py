@@ -31,18 +31,33 @@ def text(verdict: Verdict, needs: Needs, *, is_styled: bool = False) -> str:
 
 def _node(verdict: Verdict, node: str, is_styled: bool) -> Iterator[str]:
     findings = [finding for finding in verdict.findings if finding.node == node]
-    for finding in sorted(findings, key=lambda each: -SEVERITY.index(each.status)):
+    shown_findings = [each for each in findings if each.status is not Status.SKIPPED]
+    for finding in sorted(shown_findings, key=lambda each: -SEVERITY.index(each.status)):
         yield from _finding(finding, is_styled)
+    yield from _skipped(findings, is_styled)
+
+
+def _skipped(findings: list[Finding], is_styled: bool) -> Iterator[str]:
+    """A line for each reason."""
+    reasons: dict[str, list[str]] = {}
+    for finding in findings:
+        if finding.status is Status.SKIPPED:
+            name = " ".join(filter(None, (finding.check, escaped(finding.device))))
+            reasons.setdefault(finding.summary, []).append(name)
+    for reason, names in reasons.items():
+        yield f"{_status(Status.SKIPPED, is_styled)}  {', '.join(names)}: {escaped(reason)}"
+
+
+def _status(status: Status, is_styled: bool) -> str:
+    padded = status.value.ljust(WIDTH)
+    return f"\x1b[{STYLES[status]}m{padded}\x1b[0m" if is_styled else padded
 
 
 def _finding(finding: Finding, is_styled: bool) -> Iterator[str]:
-    status = finding.status.value.ljust(WIDTH)
-    if is_styled:
-        status = f"\x1b[{STYLES[finding.status]}m{status}\x1b[0m"
     name = " ".join(filter(None, (finding.check, escaped(finding.device))))
     limits = f" ({_limits(finding.bound)})" if finding.bound and _limits(finding.bound) else ""
-    yield f"{status}  {name}: {escaped(finding.summary)}{limits}"
-    if finding.status in (Status.PASS, Status.SKIPPED):
+    yield f"{_status(finding.status, is_styled)}  {name}: {escaped(finding.summary)}{limits}"
+    if finding.status is Status.PASS:
         return
     if finding.evidence:
         yield f"{INDENT}read: {escaped(finding.evidence)}"
@@ -65,7 +80,9 @@ def _limits(bound: Bound) -> str:
 def _conclusion(verdict: Verdict, needs: Needs) -> Iterator[str]:
     subject = f"{escaped(needs.plan)} ({escaped(needs.model)})" if needs.is_planned else "hardware"
     counts = ", ".join(
-        f"{verdict.count(status)} {status}" for status in reversed(SEVERITY) if verdict.count(status)
+        f"{verdict.count(status)} {status}"
+        for status in reversed(SEVERITY)
+        if verdict.count(status)
     )
     yield f"{subject}: {verdict.outcome}; {counts}"
     cause = verdict.cause
