@@ -17,7 +17,10 @@ from penstock_ops.verify.sources import Command
 
 LSPCI = Command("lspci", ("lspci", "-D", "-vvv"), 60.0)
 HEAD = re.compile(r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) (\S.*)")
-FLAGS = re.compile(r"\s+(ACSCap|ACSCtl|ATSCtl):\s+((?:[A-Za-z]+[+-]|,|STU: ?|[0-9a-f]{1,2}|\s)+)")
+CONTROLS = {
+    "ACSCtl": re.compile(r"\s+ACSCtl:\s+((?:[A-Za-z]+[+-] ?)+)"),
+    "ATSCtl": re.compile(r"\s+ATSCtl:\s+(Enable[+-]), Smallest Translation Unit: [0-9a-f]{2}"),
+}
 FLAG = re.compile(r"([A-Za-z]+)([+-])")
 ACS_FLAGS = (
     "SrcValid",
@@ -63,11 +66,11 @@ def parse(text: str) -> dict[str, Device]:
 def _property(device: Device, number: int, line: str) -> None:
     device.is_denied = device.is_denied or DENIED in line
     device.has_acs = device.has_acs or "Access Control Services" in line or "ACSCap" in line
-    for name in ("ACSCtl", "ATSCtl"):
+    for name, form in CONTROLS.items():
         if name not in line:
             continue
-        match = fields(line, number, FLAGS, f"{name}: with flags")
-        flags = {flag[1]: flag[2] == "+" for flag in FLAG.finditer(match[2])}
+        match = fields(line, number, form, f"{name}: with flags")
+        flags = {flag[1]: flag[2] == "+" for flag in FLAG.finditer(match[1])}
         wanted = set(ACS_FLAGS) if name == "ACSCtl" else {"Enable"}
         if name in device.controls or set(flags) != wanted:
             raise ParseError(number, line, f"{name} once, with {', '.join(sorted(wanted))}")

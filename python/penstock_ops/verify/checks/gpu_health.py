@@ -49,7 +49,7 @@ def _ecc(check: NodeCheck, node: Snapshot, gpu: Gpu) -> Finding:
         return check.finding(
             node,
             Status.FAIL,
-            f"{stored} uncorrectable errors in SRAM over its life",
+            f"{stored} uncorrectable errors of its SRAM so far",
             device=gpu.bus_id,
             cause="the driver's limit for replacement is exceeded" if exceeded else "worn SRAM",
             remedy="run NVIDIA's field diagnostic, and replace the GPU",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from xml.parsers import expat
 
 from penstock_ops.verify.checks.check import NodeCheck
@@ -116,7 +117,9 @@ def read_xml(text: str) -> Element:
     return root
 
 
+@lru_cache(maxsize=4)
 def parse(text: str) -> Inventory:
+    """The GPUs of a text, which several checks of a node read."""
     log = read_xml(text).get("nvidia_smi_log")
     gpus = tuple(Gpu(sysfs_name(gpu), gpu.get("product_name").text, gpu) for gpu in log.all("gpu"))
     attached = log.get("attached_gpus")

@@ -141,11 +141,12 @@ def judge(check: NodeCheck, node: Snapshot, needs: Needs) -> Iterator[Finding]:
             continue
         harmful += 1
         name = "SXid" if code > 9999 else "Xid"
+        times = f", {count} times" if count > 1 else ""
         process = f" in {event.process}" if event.process else ""
         yield check.finding(
             node,
             status,
-            f"{name} {code}, {count} times since boot{process}",
+            f"{name} {code} since boot{times}{process}",
             device=device,
             cause=cause,
             remedy=remedy,

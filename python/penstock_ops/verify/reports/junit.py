@@ -17,11 +17,13 @@ INVALID = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def junit(verdict: Verdict) -> str:
-    root = ElementTree.Element("testsuites", name="penstock verify", **_counts(verdict.findings))
+    root = ElementTree.Element(
+        "testsuites", {"name": "penstock verify", **_counts(verdict.findings)}
+    )
     for node in dict.fromkeys(finding.node for finding in verdict.findings):
         findings = [finding for finding in verdict.findings if finding.node == node]
         suite = ElementTree.SubElement(
-            root, "testsuite", name=_text(node) or "node", **_counts(findings)
+            root, "testsuite", {"name": _text(node) or "node", **_counts(findings)}
         )
         for finding in findings:
             suite.append(_case(finding))
