@@ -1,4 +1,4 @@
-"""Mutations of a text: what a broken pipe, another locale or a new version of a tool makes of it."""
+"""Mutations of a text, as by a broken pipe, another locale or a new version of a tool."""
 
 from __future__ import annotations
 

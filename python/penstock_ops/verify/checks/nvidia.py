@@ -106,6 +106,10 @@ def read_xml(text: str) -> Element:
     def data(words: str) -> None:
         open_elements[-1].text += words
 
+    def entity(name: str, *_: object) -> None:
+        raise ParseError(parser.CurrentLineNumber, name, "no entities, which could expand")
+
+    parser.EntityDeclHandler = entity
     parser.StartElementHandler, parser.EndElementHandler = start, end
     parser.CharacterDataHandler = data
     lines = text.split("\n")
