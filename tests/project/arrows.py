@@ -131,7 +131,8 @@ PYTHON: dict[str, set[str]] = {
     "penstock_ops.deploy": {"penstock_ops.plan"},  # node types
     "penstock_ops.plan": {"backends", "hub", "model", "penstock_lab.bench"},
     "penstock_ops.top": set(),
-    "penstock_ops.verify": {"executor", "kv", "penstock_ops.plan"},
+    # backends: the options of the engine's client of KV tiers.
+    "penstock_ops.verify": {"backends", "executor", "kv", "penstock_ops.plan"},
 }
 
 # Rooms that call the compiled extension.
@@ -148,6 +149,7 @@ NATIVE = {
     "penstock_lab.sim",
     "penstock_ops.deploy",  # the client of a Kubernetes API server
     "penstock_ops.plan",  # its measurements of this machine, and the prompts of mixed steps
+    "penstock_ops.verify",  # the engine's client of KV tiers
     "scheduler",  # the prompts of mixed steps
 }
 

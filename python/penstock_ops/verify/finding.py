@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -80,3 +81,10 @@ class Finding:
     """A command or a step. Never empty if the status is FAIL, UNKNOWN or WARN."""
     evidence: str = ""
     """The line that it was read from."""
+
+
+def shown(value: float) -> str:
+    """A measured value in text: four digits, integers whole, infinity as `unlimited`."""
+    if math.isinf(value):
+        return "unlimited"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

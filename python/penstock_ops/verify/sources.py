@@ -1,4 +1,5 @@
-"""Sources: files, links and commands that checks read, and the collector that reads them.
+"""Sources: files, links, commands and measurements that checks read, and the collector that reads
+them.
 
 Nothing on the host is changed. All paths are below a root, so that a directory can stand in for a
 machine; commands are run with LC_ALL=C and a time limit.
@@ -9,9 +10,14 @@ from __future__ import annotations
 import glob
 import os
 import re
+import signal
+import stat
 import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from penstock.config.sources import tool_environment
@@ -21,6 +27,9 @@ MOST_BYTES = 4 << 20
 """Maximum size of one file's or one command's text."""
 MOST_FILES = 4096
 """Maximum number of files that one pattern may match."""
+DEVICE_BYTES = 1 << 14
+"""Bytes of one read of a device; a record of /dev/kmsg has at most 8 KiB."""
+KILL_SECONDS = 2.0
 ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 
@@ -50,7 +59,33 @@ class Command:
     """Time limit."""
 
 
-Source = Files | Links | Command
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Files with counters, read first of all and again after all other sources. The second reading
+    is the evidence `NAME.end`, whose text is the seconds between both.
+    """
+
+    name: str
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What a function of `penstock_ops.verify.measurements` gives: JSON, in a process of its own
+    that is killed at the time limit, since storage that hangs would hold a thread.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    """Name of the measurement, and its arguments."""
+    seconds: float = 60.0
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        return (sys.executable, "-m", "penstock_ops.verify.measurements", *self.words)
+
+
+Source = Files | Links | Command | Growth | Measurement
 Runner = Callable[[tuple[str, ...], float], Evidence]
 
 
@@ -59,17 +94,29 @@ def collect(
 ) -> Snapshot:
     """Read all `sources`; no source's failure hinders the others."""
     runner = run or run_command
-    return Snapshot(node, {source.name: _read(source, root, runner) for source in sources})
+    wanted = list(sources)
+    counters = [source for source in wanted if isinstance(source, Growth)]
+    begin = time.monotonic()
+    found = {source.name: _files(source.pattern, root) for source in counters}
+    for source in wanted:
+        if not isinstance(source, Growth):
+            found[source.name] = _read(source, root, runner)
+    for source in counters:
+        again = _files(source.pattern, root)
+        found[f"{source.name}.end"] = replace(again, text=f"{time.monotonic() - begin:.3f}")
+    return Snapshot(node, found)
 
 
 def _read(source: Source, root: Path, run: Runner) -> Evidence:
     match source:
-        case Files():
+        case Files() | Growth():
             return _files(source.pattern, root)
         case Links():
             return _links(source.pattern, root)
         case Command():
             return run(source.words, source.seconds)
+        case Measurement():
+            return run(source.command, source.seconds)
 
 
 def _matches(pattern: str, root: Path) -> list[Path]:
@@ -83,8 +130,7 @@ def _files(pattern: str, root: Path) -> Evidence:
     for path in _matches(pattern, root):
         name = "/" + str(path.relative_to(root))
         try:
-            with path.open("rb", buffering=0) as file:
-                files[name] = clean(file.read(MOST_BYTES) or b"")
+            files[name] = clean(_content(path))
         except PermissionError:
             worst = (Absence.DENIED, f"{name}: permission denied")
         except OSError as error:
@@ -94,6 +140,29 @@ def _files(pattern: str, root: Path) -> Evidence:
         return Evidence(files=files, detail=worst[1] if worst else "")
     kind, detail = worst or (Absence.MISSING, f"no {pattern}")
     return Evidence(absence=kind, detail=detail)
+
+
+def _content(path: Path) -> bytes:
+    """The bytes of a file. Of a character device, as /dev/kmsg, those that it has now: a record at
+    each read.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    parts: list[bytes] = []
+    try:
+        is_device = stat.S_ISCHR(os.fstat(descriptor).st_mode)
+        while sum(map(len, parts)) < MOST_BYTES:
+            try:
+                part = os.read(descriptor, DEVICE_BYTES if is_device else MOST_BYTES)
+            except BrokenPipeError:  # the kernel has overwritten the record
+                continue
+            except BlockingIOError:
+                break
+            if not part:
+                break
+            parts.append(part)
+    finally:
+        os.close(descriptor)
+    return b"".join(parts)
 
 
 def _links(pattern: str, root: Path) -> Evidence:
@@ -125,20 +194,25 @@ def run_command(words: tuple[str, ...], seconds: float) -> Evidence:
         return Evidence(absence=Absence.DENIED, detail=f"{words[0]}: permission denied")
     except OSError as error:
         return Evidence(absence=Absence.FAILED, detail=f"{words[0]}: {error.strerror}")
-    with process:
-        try:
-            out, err = process.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, 9)
-            return Evidence(
-                absence=Absence.TIMEOUT, detail=f"{words[0]}: no end after {seconds:g} s"
-            )
+    name = words[0] if words[0] != sys.executable else f"measurement {words[3]}"
+    try:
+        out, err = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        _kill(process)
+        return Evidence(absence=Absence.TIMEOUT, detail=f"{name}: no end after {seconds:g} s")
     text = clean(out[:MOST_BYTES])
     if process.returncode == 0:
         return Evidence(text=text)
-    said = clean(err[:MOST_BYTES]).strip() or text.strip()
-    detail = f"{words[0]}: exit status {process.returncode}: {said[-300:]}"
+    last = (clean(err[:MOST_BYTES]).strip() or text.strip()).rpartition("\n")[2]
+    detail = f"{name}: exit status {process.returncode}: {last[-300:]}"
     return Evidence(text=text, absence=Absence.FAILED, detail=detail)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill the process group. A process in an uninterruptible wait, as on dead storage, is left."""
+    os.killpg(process.pid, signal.SIGKILL)
+    with suppress(subprocess.TimeoutExpired):
+        process.communicate(timeout=KILL_SECONDS)
 
 
 def clean(data: bytes) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from penstock_ops.verify.evidence import Absence, Evidence, Snapshot
-from penstock_ops.verify.finding import Bound, Finding, Layer, Status
+from penstock_ops.verify.finding import Bound, Finding, Layer, Status, shown
 from penstock_ops.verify.needs import Needs
 from penstock_ops.verify.sources import Source
 
@@ -21,6 +21,11 @@ class NodeCheck:
     layer: Layer
     sources: tuple[Source, ...]
     judge: Callable[[NodeCheck, Snapshot, Needs], Iterator[Finding]] = field(repr=False)
+    more: Callable[[Needs], Iterable[Source]] = field(default=lambda needs: (), repr=False)
+    """Sources that depend on the needs, such as a measurement of each directory."""
+
+    def sources_for(self, needs: Needs) -> tuple[Source, ...]:
+        return (*self.sources, *self.more(needs))
 
     def finding(
         self,
@@ -66,7 +71,7 @@ class NodeCheck:
             node.node,
             device,
             status,
-            f"{what}: {value:,.4g} {bound.unit}",
+            f"{what}: {shown(value)} {bound.unit}",
             value,
             bound,
             cause if missed else "",

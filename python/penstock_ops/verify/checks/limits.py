@@ -12,6 +12,7 @@ from penstock_ops.verify.finding import Bound, Finding, Layer
 from penstock_ops.verify.needs import Needs
 from penstock_ops.verify.sources import Files
 
+LOCKED, DESCRIPTORS = "Max locked memory", "Max open files"
 ROW = re.compile(r"^(Max [a-z ]+?) {2,}(\d+|unlimited) +(\d+|unlimited) +(\w+) *$")
 OPEN_FILES = 65536
 """Descriptors: sockets of clients and ranks, and open chunks; the limit of the units that
@@ -29,9 +30,20 @@ def parse(text: str) -> dict[str, float]:
         # The rows of priorities have no unit.
         if row is None and not re.match(r"^Max (nice|realtime) priority +\d+ +\d+ *$", line):
             raise ParseError(number, line, "a limit with its soft and hard value")
+        if row and _value(row[2]) > _value(row[3]):
+            raise ParseError(number, line, "a soft limit up to the hard one")
+        if row and row[1] in found:
+            raise ParseError(number, line, "each limit once")
         if row:
-            found[row[1]] = float("inf" if row[2] == "unlimited" else row[2])
+            found[row[1]] = _value(row[2])
+    for name in (LOCKED, DESCRIPTORS):
+        if name not in found:
+            raise ParseError(1, text.partition("\n")[0], f"a row {name}")
     return found
+
+
+def _value(text: str) -> float:
+    return float("inf" if text == "unlimited" else text)
 
 
 def judge(check: NodeCheck, node: Snapshot, needs: Needs) -> Iterator[Finding]:
@@ -44,7 +56,7 @@ def judge(check: NodeCheck, node: Snapshot, needs: Needs) -> Iterator[Finding]:
         bound = Bound(float("inf"), float("inf"), "bytes", formula="RDMA pins its buffers")
         yield check.measured(
             node,
-            limits["Max locked memory"],
+            limits[LOCKED],
             bound,
             "locked memory",
             cause="RDMA cannot register its buffers",
@@ -52,7 +64,7 @@ def judge(check: NodeCheck, node: Snapshot, needs: Needs) -> Iterator[Finding]:
         )
     yield check.measured(
         node,
-        limits["Max open files"],
+        limits[DESCRIPTORS],
         Bound(None, OPEN_FILES, "descriptors"),
         "open files",
         cause="many clients and chunks need more descriptors",

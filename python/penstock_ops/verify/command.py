@@ -1,0 +1,117 @@
+"""`penstock verify`: flags, and the way from sources to one verdict."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from penstock.config.terminal import has_styles
+from penstock.core import PenstockError
+from penstock_ops.verify.checks.check import NodeCheck
+from penstock_ops.verify.checks.registry import CHECKS, named
+from penstock_ops.verify.judging import findings_of, sources_of
+from penstock_ops.verify.needs import WEIGHTS, Needs, read_needs
+from penstock_ops.verify.reports.document import document, dump
+from penstock_ops.verify.reports.junit import junit
+from penstock_ops.verify.reports.text import text
+from penstock_ops.verify.serving import with_serving
+from penstock_ops.verify.sources import collect
+from penstock_ops.verify.verdict import Verdict, verdict
+
+GROUP = "Size"
+SUMMARY = "check whether this machine gives what a plan needs"
+EXAMPLES = """\
+Examples:
+  penstock verify
+  penstock verify --plan plan.yaml --weights /models/DeepSeek-R1
+  penstock verify --checks ecc,xid --json verify.json
+
+Exit status: 0 the plan holds, 1 it does not, 3 not proven: something that it depends on could not
+be read (docs/verify.md).
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(command=run)
+    parser.description = (
+        "Check devices, memory, fabric, storage and limits of this machine against what a plan "
+        "needs, and against what the hardware is expected to give. Ends in one verdict with its "
+        "cause and a remedy. Changes nothing."
+    )
+    parser.epilog = EXAMPLES
+    parser.add_argument("--plan", metavar="FILE", type=Path, help="plan.yaml of `penstock plan`")
+    parser.add_argument(
+        "--checks", metavar="NAME,...", help="run only these of --list-checks; default: all"
+    )
+    parser.add_argument("--list-checks", action="store_true", help="print the checks, and exit")
+    parser.add_argument(
+        "--weights",
+        metavar="DIR",
+        type=Path,
+        help="directory of the model's files, to measure its read rate",
+    )
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        type=Path,
+        help="configuration of `penstock serve`, for the directories and stores of its KV tiers",
+    )
+    parser.add_argument(
+        "--json", metavar="FILE", type=Path, help="write the report as JSON, too; - for stdout only"
+    )
+    parser.add_argument(
+        "--junit", metavar="FILE", type=Path, help="write the report as JUnit XML, too"
+    )
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Collect, judge and report. Returns the exit status of the verdict."""
+    if parsed.list_checks:
+        print("\n".join(check_lines()))
+        return 0
+    checks = named(parsed.checks.split(",")) if parsed.checks else CHECKS
+    needs = requirements(parsed)
+    found = verify_here(checks, needs)
+    report(found, needs, parsed)
+    return found.exit_status
+
+
+def requirements(parsed: argparse.Namespace) -> Needs:
+    """Needs of the plan, and the directories given by flags."""
+    needs = read_needs(parsed.plan) if parsed.plan else Needs()
+    if parsed.weights:
+        if not parsed.weights.is_dir():
+            raise PenstockError(f"--weights {parsed.weights}: no such directory")
+        needs = replace(needs, directories={WEIGHTS: str(parsed.weights.resolve())})
+    return with_serving(needs, parsed.config) if parsed.config else needs
+
+
+def verify_here(checks: tuple[NodeCheck, ...], needs: Needs) -> Verdict:
+    node = collect(platform.node(), sources_of(checks, needs))
+    return verdict(findings_of(checks, node, needs))
+
+
+def report(found: Verdict, needs: Needs, parsed: argparse.Namespace) -> None:
+    if parsed.junit:
+        write(parsed.junit, junit(found))
+    if parsed.json == Path("-"):
+        print(dump(document(found, needs)), end="")
+        return
+    if parsed.json:
+        write(parsed.json, dump(document(found, needs)))
+    print(text(found, needs, is_styled=sys.stdout.isatty() and has_styles()))
+
+
+def write(path: Path, content: str) -> None:
+    try:
+        path.write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise PenstockError(f"{path}: {error.strerror}") from error
+
+
+def check_lines() -> list[str]:
+    width = max(len(check.name) for check in CHECKS)
+    return [f"{check.name.ljust(width)}  {check.title} ({check.layer})" for check in CHECKS]

@@ -1,0 +1,40 @@
+"""What a configuration file of `penstock serve` names that a node must give: the weights, and the
+tiers of KV.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from penstock.config import gather
+from penstock.config.resolve import parse
+from penstock.config.sections import TierConfig
+from penstock_ops.verify.needs import WEIGHTS, Needs
+
+REMOTE = ("redis", "object")
+
+
+def tiers_of(config: Path) -> tuple[TierConfig, ...]:
+    return tuple(parse(gather({}, str(config)))["kv_tier"])
+
+
+def remote_tiers(config: Path) -> tuple[TierConfig, ...]:
+    """Tiers on other hosts, in the order of the file."""
+    return tuple(tier for tier in tiers_of(config) if tier.kind in REMOTE)
+
+
+def with_serving(needs: Needs, config: Path) -> Needs:
+    """`needs` with the directories and stores that the configuration names. PenstockError names
+    the file and the line that is wrong.
+    """
+    raw = gather({}, str(config))
+    directories = dict(needs.directories)
+    model = Path(str(raw["model"].texts[0])) if "model" in raw else None
+    if model and model.is_dir():
+        directories.setdefault(WEIGHTS, str(model.resolve()))
+    for tier in tiers_of(config):
+        if tier.kind == "disk" and tier.path:
+            directories.setdefault("disk", tier.path)
+    names = tuple(tier.name for tier in remote_tiers(config))
+    return replace(needs, directories=directories, stores=names, config=str(config))
