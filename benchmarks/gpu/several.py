@@ -26,7 +26,7 @@ from benchmarks.gpu.shapes import shape_of, write_checkpoint
 from benchmarks.gpu.sizes import DRY, FULL
 from benchmarks.gpu.timing import Timing
 from penstock.backends.torch.ranks.symmetric import SymmetricGroup
-from penstock.backends.torch.step.captures import capture_cuda
+from penstock.backends.torch.step.captures import capture_graph
 
 NAME = "Qwen3-14B"
 MOST = 8
@@ -114,7 +114,7 @@ def _of_sums(timing: Timing, add: Callable[[], torch.Tensor], calls: int = 20) -
         work()
         return (time.perf_counter() - began) / calls
     with torch.cuda.stream(torch.cuda.Stream()):
-        replay, best = capture_cuda(work), float("inf")
+        replay, best = capture_graph(work, torch.device("cuda")), float("inf")
         for _ in range(5):
             add()
             timing.wait()

@@ -19,7 +19,7 @@ from benchmarks.gpu.items import ABSENT, Results
 from benchmarks.gpu.shapes import SHAPES, TINY, Shape
 from benchmarks.gpu.sizes import BLOCK
 from benchmarks.gpu.timing import Timing
-from penstock.backends.torch.async_copy import Copied, Copies, CudaCopies, Pair
+from penstock.backends.torch.async_copy import Copied, Copies, DeviceCopies, Pair
 from penstock.backends.torch.kv.copy_workers import Lanes
 from penstock.backends.torch.kv.pool import Layout, make_pools
 from penstock.backends.torch.kv.ram import RamTier
@@ -79,7 +79,7 @@ def _ram(results: Results, timing: Timing, shape: Shape, blocks: int) -> None:
     pools = make_pools([layout], [blocks], torch.device(timing.device))
     own = pools[0].blocks.normal_()
     kept = own.clone()
-    copies: Copies = HostCopies() if timing.dry else CudaCopies(torch.device("cuda", 0))
+    copies: Copies = HostCopies() if timing.dry else DeviceCopies(torch.device("cuda", 0))
     slots, answers = PinnedSlots(pools, blocks, copies), SimpleQueue[Any]()
     lanes = Lanes(answers.put)
     tier = RamTier(slots, copies, lanes, answers.put)

@@ -58,6 +58,7 @@ OUT_OF_RANGE = {
     "--allowed-origins": "",
     "--generation-config": "",
     "--override-generation-config": "",
+    "--ray-communicator": "",
     "--kv-events-config": "[]",
     "--admin-api-key": "",
     "--engine-process": "2",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.config import machine as machine_module
-from penstock.config.machine import available_memory, cpu_count, free_port, has_cuda
+from penstock.config.machine import available_memory, cpu_count, first_device, free_port
 
 GIB = 2**30
 
@@ -107,12 +107,12 @@ def test_a_gpu_needs_a_device_and_torch(
     monkeypatch.setattr("sys.path", [str(tmp_path)])
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.delitem(sys.modules, "torch")
-    assert not has_cuda(tmp_path)
+    assert first_device(tmp_path) is None
     write(tmp_path, {f"dev/{device}": ""})
-    assert has_cuda(tmp_path)
+    assert first_device(tmp_path) == "cuda"
     (tmp_path / "torch.py").unlink()
     importlib.invalidate_caches()
-    assert not has_cuda(tmp_path)
+    assert first_device(tmp_path) is None
 
 
 def test_a_free_port_is_none_that_the_system_or_ray_gives_away() -> None:

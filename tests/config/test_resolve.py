@@ -216,5 +216,7 @@ def test_the_port_of_a_kubernetes_service_is_no_setting(
 def test_an_automatic_device_is_a_gpu_where_one_is(
     monkeypatch: pytest.MonkeyPatch, given: dict[str, Raw], *, there: bool
 ) -> None:
-    monkeypatch.setattr(sys.modules["penstock.config.resolve"], "has_cuda", lambda: there)
+    monkeypatch.setattr(
+        sys.modules["penstock.config.resolve"], "first_device", lambda: "cuda" if there else None
+    )
     assert resolve(given, "m", "m").engine.compute.backend == ("cuda" if there else "cpu")

@@ -126,12 +126,13 @@ def test_a_shortage_is_told_with_what_is_needed_and_what_there_is(
     assert cluster.released == 1
 
 
-def test_a_rank_on_a_gpu_has_one_of_its_bundle() -> None:
-    nodes = [Node("a", "10.0.0.1", 4.0, 2.0), Node("b", "10.0.0.2", 4.0, 2.0)]
+@pytest.mark.parametrize("unit", ["GPU", "NPU"])
+def test_a_rank_on_a_device_has_one_of_its_bundle(unit: str) -> None:
+    nodes = [Node("a", "10.0.0.1", 4.0, {unit: 2.0}), Node("b", "10.0.0.2", 4.0, {unit: 2.0})]
     cluster = FakeCluster(nodes, ["a", "b"])
-    placement = place(cluster, ranks(2, 2), "pack", 1.0, gpus=1)
-    assert cluster.asked == [([{"CPU": 2.0, "GPU": 2.0}] * 2, "PACK")]
-    assert placement.gpus == 1
+    placement = place(cluster, ranks(2, 2), "pack", 1.0, unit)
+    assert cluster.asked == [([{"CPU": 2.0, unit: 2.0}] * 2, "PACK")]
+    assert placement.unit == unit
     assert [seat.node.id for seat in placement.ranks] == ["a", "a", "b", "b"]
 
 
@@ -153,9 +154,11 @@ def test_a_rank_on_a_gpu_has_one_of_its_bundle() -> None:
     ],
 )
 def test_a_shortage_of_gpus_is_told(gpus: tuple[float, float], tp: int, pp: int, said: str) -> None:
-    nodes = [Node(str(at), f"10.0.0.{at}", 8.0, count) for at, count in enumerate(gpus, start=1)]
+    nodes = [
+        Node(str(at), f"10.0.0.{at}", 8.0, {"GPU": count}) for at, count in enumerate(gpus, start=1)
+    ]
     with pytest.raises(PenstockError) as caught:
-        place(FakeCluster(nodes, None), ranks(tp, pp), "pack", 0.0, gpus=1)
+        place(FakeCluster(nodes, None), ranks(tp, pp), "pack", 0.0, "GPU")
     assert said in str(caught.value)
 
 

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from penstock.backends.torch.ranks.ray_communicator import Accelerator, Pair, open_nccl
+from penstock.backends.torch.ranks.ray_communicator import Accelerator, Pair, open_library
 from penstock.executor.ray.edges import announce
 
 HANG = 60.0
@@ -49,8 +49,8 @@ class PretendedGpu(Accelerator):
 
     def open_pair(self, wiring: dict[str, Any], rank: int) -> Pair:
         if self._fault == "without nccl":
-            with mock.patch.object(dist, "is_nccl_available", return_value=False):
-                open_nccl(wiring, rank)
+            with mock.patch.object(dist, "ProcessGroupNCCL", None, create=True):
+                open_library(wiring, rank, torch.device("cuda", 0))
         return Watched(open_gloo(wiring["address"], rank), rank, self, self._fault)
 
 

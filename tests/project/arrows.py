@@ -154,18 +154,19 @@ NATIVE = {
 # Floors of the torch backend: its packages, and the files beside them. The ground is open to the
 # upper ones.
 TORCH = "penstock.backends.torch"
-TORCH_GROUND = {"async_copy", "checks", "device_lost", "inputs", "kernels", "shard"}
+TORCH_GROUND = {"async_copy", "checks", "device_lost", "inputs", "kernels", "runtime", "shard"}
 TORCH_FLOORS: dict[str, set[str]] = {
-    "kernels": set(),
+    "runtime": set(),
+    "kernels": {"runtime"},
     "shard": set(),
     "checks": set(),
-    "device_lost": set(),
-    "async_copy": {"device_lost", "kernels"},
-    "load": {"kernels", "shard"},
-    "inputs": {"kernels", "load"},
-    "kv": {"async_copy", "load", "shard"},
+    "device_lost": {"runtime"},
+    "async_copy": {"device_lost", "kernels", "runtime"},
+    "load": {"kernels", "runtime", "shard"},
+    "inputs": {"kernels", "load", "runtime"},
+    "kv": {"async_copy", "load", "runtime", "shard"},
     "sampling": {"checks", "inputs", "kernels"},
-    "ranks": {"async_copy", "device_lost", "inputs", "sampling", "shard"},
+    "ranks": {"async_copy", "device_lost", "inputs", "runtime", "sampling", "shard"},
     "layers": {"inputs", "kernels", "kv", "load", "ranks", "shard"},
     "step": {"layers", "load", "sampling", *TORCH_GROUND},
     "startup": {"kv", "layers", "load", "ranks", "sampling", "step", *TORCH_GROUND},

@@ -114,7 +114,7 @@ PRINTED = (
     "unknown setting",
     "in the environment is no setting",
     "there are no adapters, and the base model would answer for one",
-    "needs torch: pip install 'penstock[cuda]'",
+    "pip install 'penstock[cuda]' (5.3 GB)",
     "no GPU is visible; see CUDA_VISIBLE_DEVICES",
     "has compute capability",
     "no replica is healthy",

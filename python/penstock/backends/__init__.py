@@ -7,19 +7,22 @@ from importlib import import_module
 from typing import Any, Protocol, cast
 
 from penstock.config import EngineConfig
+from penstock.config.devices import DEVICES
 from penstock.core import KvSpec, PenstockError, StepPlan, StepResult, WorkerFacts
 from penstock.core.progress import Report, silent
 from penstock.core.transfer import OpenTiers, Transfer, TransferResult
 from penstock.model import ModelInfo
 
-GPU_BACKENDS = frozenset({"cuda"})
-"""Backends with one GPU per rank."""
-OWN_SUMS = frozenset({"cuda", "torch"})
-"""Backends with their own all-reduce. Their ranks are connected by streams, even on one host, in
-place of shared memory.
-"""
-TENSOR_ROWS = frozenset({"cuda", "torch"})
-"""Backends that can pass activations between pipeline stages as tensors, not only as bytes."""
+GPU_BACKENDS = DEVICES.keys()
+"""Backends with one device per rank, as the table has them."""
+
+
+def of_torch(backend: str) -> bool:
+    """Whether a backend computes with torch. Such a backend has its own all-reduce, so its ranks
+    are connected by streams, even on one host, in place of shared memory. It can pass activations
+    between pipeline stages as tensors, not only as bytes.
+    """
+    return backend == "torch" or backend in GPU_BACKENDS
 
 
 class StepFuture(Protocol):
@@ -117,11 +120,13 @@ def load_backend(
     rank: tuple[str, str] | None = None,
     report: Report = silent,
 ) -> CarryingBackend:
-    """Load the backend named by `config.compute.backend`: a module of this package, or the full
-    name of any other module. PenstockError if there is no such module.
+    """Load the backend named by `config.compute.backend`: a device of `penstock.config.devices`, a
+    module of this package, or the full name of any other module. PenstockError if there is no such
+    module.
     """
     name = config.compute.backend
-    full = name if "." in name else f"penstock.backends.{name}"
+    own = "accelerator" if name in GPU_BACKENDS else name
+    full = name if "." in name else f"penstock.backends.{own}"
     try:
         module = import_module(full)
     except ModuleNotFoundError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.config import EngineConfig
+from penstock.config.devices import with_feature
 from penstock.config.sections import TierConfig
 from penstock.config.tiers import object_options
 from penstock.core import PenstockError
@@ -28,7 +29,8 @@ def direct_tiers(config: EngineConfig, *, on_gpu: bool) -> list[int]:
     found = [at for at, tier in enumerate(config.tiers.named, start=1) if tier.gds]
     if found and not on_gpu:
         name = config.tiers.named[found[0] - 1].name
-        raise PenstockError(f"--kv-tier {name}: gds=true is for the memory of GPUs (--device cuda)")
+        reason = f"gds=true is for the memory of GPUs (--device {with_feature('gds')})"
+        raise PenstockError(f"--kv-tier {name}: {reason}")
     return found
 
 

@@ -313,9 +313,8 @@ FLAGS: tuple[Flag, ...] = (
         "parallel",
         Choice(("inline", "mp", "ray")),
         None,
-        "where ranks run: in the engine's process, each in a process of its own on this host (and "
-        "on those of --nnodes), or as actors of a Ray cluster; default: inline for a single rank, "
-        "else mp",
+        "where ranks run: in the engine's process, each in a process of its own on the --nnodes "
+        "hosts, or as actors of a Ray cluster; default: inline for a single rank, else mp",
     ),
     Flag(
         "--ray-address",
@@ -331,17 +330,22 @@ FLAGS: tuple[Flag, ...] = (
         Choice(("ring", "compiled-graph", "compiled-graph-tensors", "actor")),
         "ring",
         "what takes steps to Ray's actors. ring: shared memory, and streams to other nodes; "
-        "compiled-graph: Ray's own, which keeps a CPU of each actor busy even when there is "
-        "nothing to do; compiled-graph-tensors: the same, and with --device cuda rows go from "
-        "stage to stage as GPU tensors, by NCCL; actor: plain calls, the slowest",
+        "compiled-graph: Ray's own, which keeps a CPU of each actor busy; compiled-graph-tensors: "
+        "so, and on GPUs rows go between stages as tensors, by NCCL; actor: calls, the slowest",
     ),
     Flag(
         "--ray-overlap-comm",
         "parallel",
         Switch(),
         False,
-        "let --ray-channel compiled-graph-tensors overlap communication and computation: a rank "
-        "sends the rows of a step while it computes the next one",
+        "send the rows of a step while the next computes (--ray-channel compiled-graph-tensors)",
+    ),
+    Flag(
+        "--ray-communicator",
+        "parallel",
+        Text(),
+        None,
+        "MODULE:CLASS of a Ray Communicator between stages (docs/adding-a-backend.md)",
     ),
     Flag(
         "--placement",

@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
+from penstock.config.devices import DEVICES
+
 ROOT = Path("/")
 NO_LIMIT = 2**60
 """In bytes: a memory limit of cgroup v1 above this value means unlimited."""
@@ -69,12 +71,17 @@ def cpuinfo(key: str, root: Path = ROOT) -> list[str]:
     return [value.strip() for name, _, value in pairs if name.strip() == key]
 
 
-def has_cuda(root: Path = ROOT) -> bool:
-    """Whether an NVIDIA driver device exists (native or WSL) and torch is installed. Does not
-    import torch.
+def first_device(root: Path = ROOT) -> str | None:
+    """The first device of the table whose driver is here, with torch and the device's plugin
+    installed; None if there is none. Imports neither.
     """
-    shown = any((root / name).exists() for name in ("dev/nvidiactl", "dev/dxg"))
-    return shown and importlib.util.find_spec("torch") is not None
+    for kind in DEVICES.values():
+        modules = ("torch", *filter(None, (kind.plugin,)))
+        if any((root / name).exists() for name in kind.files) and all(
+            importlib.util.find_spec(module) is not None for module in modules
+        ):
+            return kind.name
+    return None
 
 
 def _cpu_quotas(root: Path) -> Iterator[float]:

@@ -8,9 +8,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from penstock.config.devices import DEVICES, with_feature
 from penstock.config.flags import FLAGS, Flag
 from penstock.config.kinds import Kind, PartError, Section
-from penstock.config.machine import cpu_count, has_cuda
+from penstock.config.machine import cpu_count, first_device
 from penstock.config.nodes import resolve_nodes
 from penstock.config.sections import (
     ON_CPUS,
@@ -104,11 +105,11 @@ def resolve(raw: Mapping[str, Raw], model_path: str, served_name: str) -> Config
 def _compute(values: Mapping[str, Any]) -> ComputeConfig:
     attention, device = values["attention_backend"], values["device"]
     if device == "auto":
-        device = "cuda" if has_cuda() else "cpu"
-    if attention != "triton" and device != "cuda":
+        device = first_device() or "cpu"
+    if attention != "triton" and not (device in DEVICES and DEVICES[device].flashinfer):
         raise PenstockError(
-            f"--attention-backend {attention} computes on GPUs: give --device cuda too, or leave "
-            "it out"
+            f"--attention-backend {attention} computes on GPUs: give --device "
+            f"{with_feature('flashinfer')} too, or leave it out"
         )
     return ComputeConfig(
         threads=values["threads"] or cpu_count(),
@@ -119,7 +120,7 @@ def _compute(values: Mapping[str, Any]) -> ComputeConfig:
 
 
 def _scheduler(values: Mapping[str, Any], backend: str) -> SchedulerConfig:
-    usual = ON_GPUS if backend == "cuda" else ON_CPUS
+    usual = ON_GPUS if backend in DEVICES else ON_CPUS
     seqs, batched = values["max_num_seqs"], values["max_num_batched_tokens"]
     if seqs and batched and batched < seqs:
         raise InvalidValueError(
@@ -149,13 +150,13 @@ def _parallel(values: Mapping[str, Any]) -> ParallelConfig:
             "engine that "
             "lost a rank is replaced, and this process cannot be. Leave one of them out"
         )
-    if values["ray_overlap_comm"] and (
-        backend != "ray" or values["ray_channel"] != "compiled-graph-tensors"
-    ):
+    of_tensors = ("ray_overlap_comm", "ray_communicator")
+    chosen = [key for key in of_tensors if values[key]]
+    if chosen and (backend != "ray" or values["ray_channel"] != "compiled-graph-tensors"):
         raise PenstockError(
-            "--ray-overlap-comm needs --distributed-executor-backend ray and --ray-channel "
-            "compiled-graph-tensors: Ray overlaps the communication of tensors, and the other "
-            "channels carry none"
+            f"--{chosen[0].replace('_', '-')} needs --distributed-executor-backend ray and "
+            "--ray-channel compiled-graph-tensors: it is for the communication of tensors, and the "
+            "other channels carry none"
         )
     return ParallelConfig(
         tensor,
@@ -166,6 +167,7 @@ def _parallel(values: Mapping[str, Any]) -> ParallelConfig:
         ray_address=values["ray_address"],
         ray_channel=values["ray_channel"],
         ray_overlap_comm=values["ray_overlap_comm"],
+        ray_communicator=values["ray_communicator"],
         placement=values["placement"],
         **nodes,
     )

@@ -131,6 +131,8 @@ class ParallelConfig:
     """None: the address in the environment, else a cluster of its own."""
     ray_channel: str = "ring"
     ray_overlap_comm: bool = False
+    ray_communicator: str | None = None
+    """`module:Class` of Ray's Communicator between two stages; None: our own."""
     placement: str = "pack"
     nnodes: int = 1
     node_rank: int = 0

@@ -15,6 +15,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.config.devices import DEVICES
 from penstock.config.flags import BY_KEY, FLAGS, Flag
 from penstock.config.foreign_environment import lmcache_settings, ray_settings
 from penstock.config.kinds import JsonObject, Section, Text
@@ -149,7 +150,7 @@ def gather(
         settings = lmcache_settings(environ, _ranks(found), given=found)
         _add(found, "LMCACHE_* in the environment", settings)
     on_ray = _said(found, "distributed_executor_backend") == "ray"
-    on_gpus = _said(found, "device") == "cuda"
+    on_gpus = _said(found, "device") in DEVICES
     switches = ray_settings(environ, on_ray=on_ray, on_gpus=on_gpus, given=found)
     _add(found, "VLLM_USE_RAY_* in the environment", switches)
     return found

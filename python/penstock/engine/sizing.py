@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.backends import OWN_SUMS
+from penstock.backends import of_torch
 from penstock.config import EngineConfig
 from penstock.core import KvSpec, Loaded, PenstockError
 from penstock.core.codec import plan_bytes, result_bytes
@@ -61,7 +61,7 @@ def plan_layout(config: EngineConfig, info: ModelInfo, grid: Grid) -> RankLayout
         ),
         result_bytes=result_bytes(sequences, tokens, MAX_LOGPROBS, info.pooler.size),
         spare_messages=TRANSFERS if config.tiers.tiers else 0,
-        own_sums=config.compute.backend in OWN_SUMS,
+        own_sums=of_torch(config.compute.backend),
     )
 
 

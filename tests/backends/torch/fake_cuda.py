@@ -24,7 +24,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from penstock.backends.torch.kernels import language, skinny
 from penstock.backends.torch.step.captures import Capture
-from penstock.backends.torch.step.device import Cuda
+from penstock.backends.torch.step.device import Accelerated
+from penstock.config.devices import CUDA, DeviceKind
 from tests.backends.torch.caching import Allocator, Storages
 
 GPU = torch.device("cuda", 0)
@@ -50,7 +51,7 @@ class OnGpu(Tensor):
         WATCH[-1].storages.take(host.untyped_storage())
         with torch.inference_mode(False):
             made = torch.Tensor._make_wrapper_subclass(
-                cls, host.shape, dtype=host.dtype, device=GPU, **sizes
+                cls, host.shape, dtype=host.dtype, device=WATCH[-1].device, **sizes
             )
         made.host = host
         return made
@@ -85,8 +86,9 @@ class Wait:
 
 
 class Watch(TorchDispatchMode):  # type: ignore[misc]
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device = GPU) -> None:
         super().__init__()
+        self.device = device
         self.waits: list[Wait] = []
         self.launched = 0
         self.capturing = False
@@ -110,7 +112,7 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
         given = tensors_in((args, kwargs))
         on_gpu = any(isinstance(own, OnGpu) for own in given)
         if (device := kwargs.get("device")) is not None:
-            on_gpu = torch.device(device).type == "cuda"
+            on_gpu = torch.device(device).type == self.device.type
             kwargs = {**kwargs, "device": torch.device("cpu")}
         if on_gpu:
             self.launched += 1
@@ -268,7 +270,7 @@ def converted(
 ) -> Tensor:
     assert not kwargs.pop("pin_memory", False)
     outward = isinstance(source, OnGpu)
-    inward = outward if device is None else torch.device(device).type == "cuda"
+    inward = outward if device is None else torch.device(device).type == watch.device.type
     made = aten._to_copy.default(bare(source), **kwargs)
     made = OnGpu(made) if inward else made
     watch.launched += inward
@@ -390,12 +392,17 @@ def owning(owner: Hashable) -> Iterator[None]:
         memory.owner = before
 
 
-class FakeCuda(Cuda):
-    """`Cuda`, with graphs that can be replayed."""
+class FakeCuda(Accelerated):
+    """A GPU, with graphs that can be replayed."""
+
+    def __init__(self, index: int, kind: DeviceKind = CUDA) -> None:
+        super().__init__(kind, index)
 
     @cached_property
-    def capture(self) -> Capture:
+    def capture(self) -> Capture | None:
         captured = super().capture
+        if captured is None:
+            return None
 
         def capture(work: Callable[[], Tensor]) -> Callable[[], Tensor]:
             results: list[Tensor] = []
@@ -425,21 +432,6 @@ class Runtime:
         own.remove(next(each for each in own if each.start == address))
 
 
-class Nccl:
-    """A process group of torch whose other ranks send zeroes."""
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        def call(tensors: list[Tensor], *_: Any) -> Any:
-            for each in tensors[:1]:
-                assert isinstance(each, OnGpu), f"{name} of the host's memory"
-                assert each.is_contiguous()
-                if name == "recv":
-                    each.zero_()
-            return SimpleNamespace(wait=lambda: None)
-
-        return call
-
-
 PROPERTIES = SimpleNamespace(
     name="a GPU",
     multi_processor_count=132,
@@ -451,11 +443,13 @@ PROPERTIES = SimpleNamespace(
 
 
 @contextmanager
-def fake_cuda(capability: tuple[int, int] = (9, 0)) -> Iterator[Watch]:
+def fake_cuda(
+    capability: tuple[int, int] = (9, 0), module: Any = torch.cuda, device: torch.device = GPU
+) -> Iterator[Watch]:
     """A GPU of this compute capability, on this thread. Others may compute with its tensors, and
-    make none.
+    make none. `module` is torch's for the device.
     """
-    watch, stream = Watch(), Stream(GPU)
+    watch, stream = Watch(device), Stream(device)
     own = {
         "_lazy_init": lambda: None,
         "is_available": lambda: True,
@@ -481,7 +475,7 @@ def fake_cuda(capability: tuple[int, int] = (9, 0)) -> Iterator[Watch]:
     lifts, threads = torch._C._only_lift_cpu_tensors(), torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
         for name, value in own.items():
-            patch.setattr(torch.cuda, name, value)
+            patch.setattr(module, name, value, raising=False)
         WATCH.append(watch)
         torch.set_num_threads(1)
         # So that `torch.tensor` shows its copy to the device.

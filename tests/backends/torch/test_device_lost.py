@@ -15,12 +15,14 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from penstock.backends.torch.async_copy import _CudaCopied
+from penstock.backends.torch.async_copy import _DeviceCopied
 from penstock.backends.torch.device_lost import is_loss
 from penstock.backends.torch.ranks import group as group_module
-from penstock.backends.torch.ranks.group import NcclGroup
+from penstock.backends.torch.ranks.group import LibraryGroup
 from penstock.backends.torch.step import device as device_module
-from penstock.backends.torch.step.device import Cuda, check_driver
+from penstock.backends.torch.step.device import Accelerated
+from penstock.backends.torch.step.nvidia import check_driver
+from penstock.config.devices import CUDA
 from penstock.core import DeviceLostError, PenstockError
 
 ILLEGAL = "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be ..."
@@ -121,14 +123,14 @@ def test_a_gpu_that_is_lost_as_a_step_is_launched_is_named(cuda: FakeCuda) -> No
         raise torch.AcceleratorError(ILLEGAL)
 
     with pytest.raises(DeviceLostError, match=NAMED):
-        Cuda(1).start(work)
+        Accelerated(CUDA, 1).start(work)
 
 
 @pytest.mark.parametrize("timeout", [None, 5.0])
 def test_a_gpu_that_is_lost_while_a_step_runs_is_named(
     cuda: FakeCuda, timeout: float | None
 ) -> None:
-    done = Cuda(1).start(lambda: None)
+    done = Accelerated(CUDA, 1).start(lambda: None)
     done.result(timeout)
     assert done.seconds == 0.002
     cuda.error = torch.AcceleratorError(ILLEGAL)
@@ -137,9 +139,9 @@ def test_a_gpu_that_is_lost_while_a_step_runs_is_named(
 
 
 def test_a_gpu_that_is_lost_in_a_copy_is_named(cuda: FakeCuda) -> None:
-    gpu = Cuda(1)
+    gpu = Accelerated(CUDA, 1)
     copied = gpu.copies.to_host([])
-    assert isinstance(copied, _CudaCopied)
+    assert isinstance(copied, _DeviceCopied)
     assert copied.result() == 0.002
     cuda.error = RuntimeError(ILLEGAL)
     with pytest.raises(DeviceLostError, match=NAMED):
@@ -148,7 +150,7 @@ def test_a_gpu_that_is_lost_in_a_copy_is_named(cuda: FakeCuda) -> None:
 
 def test_a_rank_touches_no_gpu_but_its_own(cuda: FakeCuda) -> None:
     """Neither where it was opened nor on threads of their own, such as those of the tiers."""
-    gpu = Cuda(1)
+    gpu = Accelerated(CUDA, 1)
     with ThreadPoolExecutor(1) as thread:
         for submit in (thread.submit, lambda work: work()):
             submit(lambda: gpu.start(lambda: None).result())
@@ -161,14 +163,14 @@ def test_memory_that_is_short_is_no_loss(cuda: FakeCuda) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     with pytest.raises(torch.OutOfMemoryError):
-        Cuda(0).start(work)
+        Accelerated(CUDA, 0).start(work)
 
 
 def test_a_stop_does_not_wait_for_a_gpu_that_is_lost_or_hangs(
     cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(device_module, "CLOSE_S", 0.05)
-    gpu = Cuda(1)
+    gpu = Accelerated(CUDA, 1)
     gpu.close()
     assert caplog.text == ""
     with caplog.at_level(logging.ERROR):
@@ -184,7 +186,7 @@ def test_a_rank_without_a_gpu_says_how_many_there_are(cuda: FakeCuda) -> None:
     with pytest.raises(
         PenstockError, match=r"rank 2 of this host has no GPU: there are 2; lower --tensor-parallel"
     ):
-        Cuda(2)
+        Accelerated(CUDA, 2)
 
 
 def test_a_gpu_that_the_kernels_do_not_run_on_is_refused_by_name(cuda: FakeCuda) -> None:
@@ -193,9 +195,9 @@ def test_a_gpu_that_the_kernels_do_not_run_on_is_refused_by_name(cuda: FakeCuda)
         PenstockError,
         match=r"GPU 1 \(NVIDIA Fake.*\) has compute capability 7\.5; the kernels need 8\.0",
     ):
-        Cuda(1)
+        Accelerated(CUDA, 1)
     cuda.capability = (8, 0)
-    Cuda(1)
+    Accelerated(CUDA, 1)
 
 
 def test_a_driver_older_than_the_wheels_cuda_is_told_apart_from_no_gpu(
@@ -248,12 +250,12 @@ def test_nccl_is_shut_down_and_may_hang(
     for error in (None, dist.DistBackendError("NCCL error: unhandled system error")):
         ends = Nccl(error)
         ends.free.set()
-        NcclGroup(ends, 0, 2).close()
+        LibraryGroup(ends, 0, 2).close()
         assert ends.ended.is_set()
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     monkeypatch.setattr(group_module, "CLOSE_S", 0.05)
     hangs, began = Nccl(), time.monotonic()
-    NcclGroup(hangs, 0, 2).close()
+    LibraryGroup(hangs, 0, 2).close()
     assert time.monotonic() - began < 30
     assert "NCCL has not ended" in caplog.text
     hangs.free.set()
@@ -266,4 +268,4 @@ def test_a_sum_on_a_gpu_that_is_lost_does_not_accuse_another_rank() -> None:
         (dist.DistBackendError("NCCL error: remote process exited"), ConnectionError),
     ):
         with pytest.raises(raised):
-            NcclGroup(Nccl(error), 0, 2).sum(torch.ones(1))
+            LibraryGroup(Nccl(error), 0, 2).sum(torch.ones(1))

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from penstock.backends.torch.async_copy import CudaCopies
+from penstock.backends.torch.async_copy import DeviceCopies
 from penstock.backends.torch.kernels import crc64, experts, linear, sort_by_expert
 from penstock.backends.torch.kernels.checksum import _tables
 from penstock.backends.torch.kv.pool import make_pools
@@ -21,15 +21,16 @@ from penstock.backends.torch.load.checkpoint import Stored
 from penstock.backends.torch.load.dequant import BLOCKS
 from penstock.backends.torch.load.packed_experts import Cut, kept_form
 from penstock.backends.torch.load.recipes import Source
-from penstock.backends.torch.load.uploads import CudaStream, PlainReads, Ring, Uploads
-from penstock.backends.torch.ranks.group import NcclGroup
+from penstock.backends.torch.load.uploads import DeviceStream, PlainReads, Ring, Uploads
+from penstock.backends.torch.ranks.group import LibraryGroup
 from penstock.backends.torch.ranks.ray_communicator import Accelerator, Pair
 from penstock.backends.torch.ranks.symmetric import LARGEST, SymmetricGroup, difference
 from penstock.core.transfer import RAM, TransferKind
 from penstock.model.spec import Recipe
 from tests.backends.torch import fake_kernels
-from tests.backends.torch.fake_cuda import GPU, Nccl, OnGpu, Watch, capturing, fake_cuda
+from tests.backends.torch.fake_cuda import GPU, OnGpu, Watch, capturing, fake_cuda
 from tests.backends.torch.fake_kernels import bare, wrapped
+from tests.backends.torch.fake_library import Nccl
 from tests.backends.torch.kv import test_staging
 from tests.backends.torch.kv.test_staging import Moving
 from tests.backends.torch.load.test_weights import random_bytes, read_codes, stored
@@ -132,7 +133,7 @@ def test_a_copy_to_the_host_arrives_when_it_is_waited_for(watch: Watch) -> None:
 def sources(*tensors: Stored) -> Iterator[tuple[Source, Source]]:
     """On the host, and on the GPU by way of pinned buffers."""
     found = {each.name: each for each in tensors}
-    with Uploads(Ring(CudaStream(GPU), GPU, 4, 256), readers=2) as uploads:
+    with Uploads(Ring(DeviceStream(GPU), GPU, 4, 256), readers=2) as uploads:
         yield (
             Source(found, torch.float32, PlainReads()),  # type: ignore[arg-type]
             Source(found, torch.float32, uploads),  # type: ignore[arg-type]
@@ -225,7 +226,7 @@ def test_blocks_go_to_the_host_and_come_back(
     monkeypatch.setattr(
         test_staging, "make_pools", lambda layouts, counts, _: make_pools(layouts, counts, GPU)
     )
-    moving = Moving(CudaCopies(GPU), disk(tmp_path))  # type: ignore[arg-type]
+    moving = Moving(DeviceCopies(GPU), disk(tmp_path))  # type: ignore[arg-type]
     try:
         watch.waits.clear()
         assert moving.move(TransferKind.STORE, 1, [3, 9], name=1).done
@@ -253,7 +254,7 @@ def test_rows_go_to_another_rank_from_the_gpu(overlap: bool, watch: Watch) -> No
 
 
 def test_small_sums_are_compared_on_the_gpu(watch: Watch) -> None:
-    inner = NcclGroup(Nccl(), 0, 2)
+    inner = LibraryGroup(Nccl(), 0, 2)
     buffer = torch.zeros(LARGEST, dtype=torch.uint8, device=GPU)
     assert difference(SymmetricGroup(inner, buffer, "ranks"), inner, 0, GPU) == ""
 
@@ -261,7 +262,7 @@ def test_small_sums_are_compared_on_the_gpu(watch: Watch) -> None:
 def test_checksums_are_computed_on_the_gpu(watch: Watch) -> None:
     memories = [torch.randint(0, 99, (words,)) for words in (300, 1, 5000)]
     expected = crc64(memories)
-    assert CudaCopies(GPU).crc64([OnGpu(each) for each in memories]) == expected
+    assert DeviceCopies(GPU).crc64([OnGpu(each) for each in memories]) == expected
     assert {wait.places[0] for wait in watch.waits} == {
         "kernels/checksum.py:_tables",
         "kernels/checksum.py:crc64",

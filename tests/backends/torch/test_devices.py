@@ -21,7 +21,7 @@ from penstock._native import decode_sampling, encode_sampling
 from penstock.backends.torch import backend as backend_module
 from penstock.backends.torch.backend import TorchBackend
 from penstock.backends.torch.ranks import ranks
-from penstock.backends.torch.ranks.group import NcclGroup
+from penstock.backends.torch.ranks.group import LibraryGroup
 from penstock.backends.torch.ranks.symmetric import LARGEST, SymmetricGroup
 from penstock.backends.torch.sampling.logit_processors import Rules
 from penstock.backends.torch.step import flash, prompt_graphs
@@ -33,8 +33,9 @@ from penstock.engine.startup import read_model
 from penstock.model.sharding import plan_grid
 from tests.backends.torch import fake_kernels
 from tests.backends.torch.driving import HANG, Driver, Part, backend, config_of
-from tests.backends.torch.fake_cuda import GPU, GRAPHS, FakeCuda, Nccl, OnGpu, Watch, fake_cuda
+from tests.backends.torch.fake_cuda import GPU, GRAPHS, FakeCuda, OnGpu, Watch, fake_cuda
 from tests.backends.torch.fake_kernels import Kernel
+from tests.backends.torch.fake_library import Nccl
 from tests.backends.torch.quantised import with_fp8, with_mxfp4
 from tests.backends.torch.sampling.test_grammars import Scripted, scripted
 from tests.backends.torch.sampling.test_sampling import CHANGED, same
@@ -42,7 +43,7 @@ from tests.backends.torch.test_families import PROMPT
 from tests.families import FAMILIES
 
 __all__ = ["scripted"]
-CAPTURE = "step/captures.py:capture_cuda"
+CAPTURE = "step/captures.py:capture_graph"
 BEFORE = "step/step.py:settle_before"
 TO_STAGE = "ranks/ranks.py:send"
 PLANS = "step/flash.py:plan"
@@ -289,7 +290,7 @@ def test_a_rank_of_several_waits_for_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def opened(_wiring: Any, shard: Any, device: torch.device, **_: Any) -> Any:
-        group: Any = NcclGroup(Nccl(), shard.rank, shard.ranks)
+        group: Any = LibraryGroup(Nccl(), shard.rank, shard.ranks)
         if small:
             buffer = torch.zeros(LARGEST, dtype=torch.uint8, device=device)
             group = SymmetricGroup(group, buffer, "ranks")
@@ -298,12 +299,12 @@ def test_a_rank_of_several_waits_for_nothing(
             )
         return ranks.Ranks(group), None
 
-    def closed(_group: NcclGroup) -> None:
+    def closed(_group: LibraryGroup) -> None:
         # The collector is off in a server, and what was there at the start it never sees.
         left.extend(graph() for graph in GRAPHS)
 
     left: list[object] = []
-    monkeypatch.setattr(NcclGroup, "close", closed)
+    monkeypatch.setattr(LibraryGroup, "close", closed)
     monkeypatch.setattr(backend_module, "open_ranks", opened)
     shard = shards(family, 2, 1, **settings)[rank]
     with on_gpu(family, (shard, json.dumps(backend_module.ALONE)), **settings) as gpu:

@@ -17,7 +17,7 @@ from penstock.backends.torch.kernels import decode, latent
 from penstock.backends.torch.shard import whole
 from penstock.backends.torch.startup.memory import split_bytes
 from penstock.backends.torch.step import device as device_module
-from penstock.backends.torch.step.device import check_driver
+from penstock.backends.torch.step.nvidia import check_driver
 from penstock.core import Numerics, PenstockError
 from penstock.engine.startup import read_model
 from penstock.model import load_model

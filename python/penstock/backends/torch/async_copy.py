@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from penstock.backends.torch.device_lost import REMEDY, losses
+from penstock.backends.torch.device_lost import losses, remedy
 from penstock.backends.torch.kernels import crc64
+from penstock.backends.torch.runtime import kind_of, runtime
 from penstock.core import DeviceLostError, PenstockError
 
 PAGE = 4096
@@ -49,8 +50,8 @@ class Copies(Protocol):
         """CRC-64/NVME over the bytes of tensors on the device, as if they were concatenated."""
 
 
-class CudaCopies:
-    """The copy engines of a GPU.
+class DeviceCopies:
+    """The copy engines of a device with streams.
 
     These streams need no events to synchronise with steps: the host copies blocks out only after
     the steps that wrote them are done, and launches steps that read loaded blocks only after the
@@ -60,46 +61,62 @@ class CudaCopies:
     def __init__(self, device: torch.device, gpu: str = "the GPU") -> None:
         """`gpu` is the name of the GPU in errors."""
         self._device, self._gpu = device, gpu
-        self._outward = torch.cuda.Stream(device)
-        self._inward = torch.cuda.Stream(device)
-        self._checksums = torch.cuda.Stream(device)
+        self._registers, self._runtime = kind_of(device).registers, runtime(device)
+        self._outward = self._runtime.Stream(device)
+        self._inward = self._runtime.Stream(device)
+        self._checksums = self._runtime.Stream(device)
 
     def pin(self, size: int) -> Tensor:
+        if not self._registers:
+            return self._allocate_pinned(size)
         # torch's pinned allocator would round the size up to a power of two.
-        memory = torch.empty(size + PAGE, dtype=torch.uint8)
-        start = -memory.data_ptr() % PAGE
-        memory = memory[start : start + size]
-        runtime = torch.cuda.cudart()
-        with torch.cuda.device(self._device):
-            status = runtime.cudaHostRegister(memory.data_ptr(), size, 0) if size else 0
+        memory = _aligned(torch.empty(size + PAGE, dtype=torch.uint8), size)
+        cudart = self._runtime.cudart()
+        with self._runtime.device(self._device):
+            status = cudart.cudaHostRegister(memory.data_ptr(), size, 0) if size else 0
         if int(status):
-            reason = runtime.cudaGetErrorString(status)
-            raise PenstockError(
-                f"cannot pin {size} bytes of the host for KV tiers ({reason}); make "
-                "--kv-tier ram: smaller"
-            )
+            raise _no_room(size, cudart.cudaGetErrorString(status))
         return memory
 
+    def _allocate_pinned(self, size: int) -> Tensor:
+        try:
+            return _aligned(torch.empty(size + PAGE, dtype=torch.uint8, pin_memory=True), size)
+        except RuntimeError as error:
+            raise _no_room(size, error) from error
+
     def unpin(self, memory: Tensor) -> None:
-        with torch.cuda.device(self._device):
-            if len(memory):
-                torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())
+        # Memory of torch's allocator is unpinned with the tensor.
+        if not self._registers or not len(memory):
+            return
+        with self._runtime.device(self._device):
+            self._runtime.cudart().cudaHostUnregister(memory.data_ptr())
 
     def to_host(self, pairs: Sequence[Pair]) -> Copied:
-        return _CudaCopied(self._outward, pairs, self._gpu)
+        return _DeviceCopied(self._outward, pairs, self._gpu, self._runtime)
 
     def to_device(self, pairs: Sequence[Pair]) -> Copied:
-        return _CudaCopied(self._inward, pairs, self._gpu)
+        return _DeviceCopied(self._inward, pairs, self._gpu, self._runtime)
 
     def crc64(self, memories: Sequence[Tensor]) -> int:
         with losses(self._gpu), on_stream(self._checksums):
             return crc64(memories)
 
 
-class _CudaCopied:
-    def __init__(self, stream: torch.cuda.Stream, pairs: Sequence[Pair], gpu: str) -> None:
+def _aligned(memory: Tensor, size: int) -> Tensor:
+    start = -memory.data_ptr() % PAGE
+    return memory[start : start + size]
+
+
+def _no_room(size: int, reason: object) -> PenstockError:
+    return PenstockError(
+        f"cannot pin {size} bytes of the host for KV tiers ({reason}); make --kv-tier ram: smaller"
+    )
+
+
+class _DeviceCopied:
+    def __init__(self, stream: Any, pairs: Sequence[Pair], gpu: str, module: Any) -> None:
         self._gpu = gpu
-        self._began, self._ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self._began, self._ended = (module.Event(enable_timing=True) for _ in range(2))
         with losses(gpu), on_stream(stream):
             self._began.record(stream)
             for target, source in pairs:
@@ -111,18 +128,19 @@ class _CudaCopied:
         with losses(self._gpu):
             if not wait_for(self._ended.query, HANG_S):
                 what = f"a copy of KV blocks on {self._gpu} has not ended after {HANG_S:.0f} s"
-                raise DeviceLostError(f"{what}. {REMEDY}")
+                raise DeviceLostError(f"{what}. {remedy()}")
             return float(self._began.elapsed_time(self._ended)) / 1e3
 
 
 @contextmanager
-def on_stream(stream: torch.cuda.Stream) -> Iterator[None]:
+def on_stream(stream: Any) -> Iterator[None]:
     """Launch the block's work on `stream`. Afterwards the stream's GPU stays the thread's current
     device. torch alone would restore GPU 0 on a new thread, so that each rank would create a CUDA
     context of 0.5 GB there.
     """
-    torch.cuda.set_device(stream.device)
-    with torch.cuda.stream(stream):
+    module = runtime(stream.device)
+    module.set_device(stream.device)
+    with module.stream(stream):
         yield
 
 

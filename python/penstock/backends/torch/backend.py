@@ -15,6 +15,7 @@ from penstock.backends import KvMover, StepFuture
 from penstock.backends.mover_options import direct_tiers
 from penstock.backends.torch.checks import GroupLimits, check
 from penstock.backends.torch.inputs import first_rows, order_of, pack
+from penstock.backends.torch.kernels.language import takes_kernels
 from penstock.backends.torch.kv.pool import make_pools
 from penstock.backends.torch.kv.tiers import FORMS, mover_settings, open_tiers
 from penstock.backends.torch.layers.model import Model
@@ -24,6 +25,7 @@ from penstock.backends.torch.load.recipes import Source
 from penstock.backends.torch.load.uploads import READERS, Uploads
 from penstock.backends.torch.load.weights import Weights
 from penstock.backends.torch.ranks.ranks import open_ranks, parsed
+from penstock.backends.torch.runtime import accelerated, kind_of
 from penstock.backends.torch.sampling.grammars import Grammars
 from penstock.backends.torch.sampling.pooling import wanted_vectors
 from penstock.backends.torch.sampling.sampling import plain_draws, wanted_draws, wanted_scores
@@ -95,7 +97,7 @@ class TorchBackend:
             threads=config.compute.threads,
             weights_bytes=size,
             stages=(("weights loaded", seconds, f"{size >> 20} MiB as {name}"),),
-            own_memory=device.torch.type == "cuda",
+            own_memory=accelerated(device.torch),
             host_memory=available_memory() // config.parallel.most_ranks_on_a_node,
         )
         wiring = ALONE if rank is None else parsed(rank[1])
@@ -189,7 +191,7 @@ class TorchBackend:
         return not found[0].any().item()
 
     def _compile_ahead(self, info: ModelInfo, checkpoint: Checkpoint) -> Future[bool] | None:
-        if self._device.torch.type != "cuda":
+        if not takes_kernels(self._device.torch):
             return None
         spec = self._spec
         shared = (spec.shard, spec.limits, spec.layouts, spec.dtype)
@@ -281,7 +283,8 @@ class TorchBackend:
 
     def open_tiers(self, tiers: OpenTiers) -> KvMover:
         copies, spec, pools = self._device.copies, self._spec, self._model.pools
-        direct = direct_tiers(self._config, on_gpu=copies is not None)
+        on_gpu = copies is not None and kind_of(self._device.torch).gds
+        direct = direct_tiers(self._config, on_gpu=on_gpu)
         settings = mover_settings(self._config, tiers, spec.model, spec.shard, pools)
         return open_tiers(settings, pools, copies, direct)
 

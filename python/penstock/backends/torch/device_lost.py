@@ -1,5 +1,5 @@
-"""Detection of a lost GPU by fatal CUDA errors: after one, the process cannot use the
-device again.
+"""Detection of a lost device by fatal errors (for GPUs, of CUDA): after one, the process cannot use
+the device again.
 """
 
 from __future__ import annotations
@@ -9,42 +9,53 @@ from contextlib import contextmanager
 
 import torch
 
+from penstock.backends.torch.runtime import kind_of, runtime
+from penstock.config.devices import DEVICES
 from penstock.core import DeviceLostError
 
-MARKS = ("CUDA error", "CUDA driver error", "cuda runtime error", "device lost", "CUBLAS_STATUS_")
-"""Substrings of CUDA error messages, including `torch.AcceleratorError`'s."""
-PASSING = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "invalid configuration argument")
-"""Substrings of errors that are recoverable although `MARKS` matches: only the call fails."""
-REMEDY = (
-    "This process cannot use it again. The driver writes the reason to the kernel's log as an Xid: "
-    "see `dmesg | grep -i xid`, or `journalctl -k | grep -i xid` without the rights for that"
-)
+
+def remedy() -> str:
+    """Where the reason of a loss stands, for the devices of the table."""
+    known = (kind.remedy for kind in DEVICES.values() if kind.remedy)
+    return " ".join(["This process cannot use it again.", *known])
 
 
 def is_loss(error: BaseException) -> bool:
-    """True if the error destroyed the CUDA context: an invalid memory access, a GPU that fell off
-    the bus, an uncorrectable memory error.
+    """True if the error destroyed the device's context: an invalid memory access, a GPU that fell
+    off the bus, an uncorrectable memory error. Messages of all devices of the table are known.
     """
     if isinstance(error, torch.OutOfMemoryError) or not isinstance(error, RuntimeError):
         return False
     text = str(error)
-    return any(mark in text for mark in MARKS) and not any(each in text for each in PASSING)
+    return any(
+        any(mark in text for mark in kind.fatal) and not any(mark in text for mark in kind.passing)
+        for kind in DEVICES.values()
+    )
+
+
+def is_of_library(error: BaseException) -> bool:
+    """True if the error comes from the library between devices (NCCL)."""
+    return any(kind.library in str(error) for kind in DEVICES.values())
 
 
 @contextmanager
 def losses(gpu: str) -> Iterator[None]:
-    """Convert a fatal CUDA error into a DeviceLostError that names `gpu`."""
+    """Convert a fatal error into a DeviceLostError that names `gpu`."""
     try:
         yield
     except RuntimeError as error:
         if not is_loss(error):
             raise
         reason = str(error).strip().splitlines()[0]
-        raise DeviceLostError(f"{gpu} is lost: {reason}. {REMEDY}") from error
+        raise DeviceLostError(f"{gpu} is lost: {reason}. {remedy()}") from error
 
 
 def label(device: torch.device) -> str:
-    """Index, name and PCI address of a GPU. Xids are logged with the PCI address."""
-    own = torch.cuda.get_device_properties(device)
-    where = f"{own.pci_domain_id:04x}:{own.pci_bus_id:02x}:{own.pci_device_id:02x}"
-    return f"GPU {device.index} ({own.name}, PCI {where})"
+    """Index and name of a device, with the PCI address if torch knows it. Xids are logged with the
+    PCI address.
+    """
+    own = runtime(device).get_device_properties(device)
+    where = ""
+    if hasattr(own, "pci_bus_id"):
+        where = f", PCI {own.pci_domain_id:04x}:{own.pci_bus_id:02x}:{own.pci_device_id:02x}"
+    return f"{kind_of(device).unit} {device.index} ({own.name}{where})"

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from penstock.backends.torch.kernels import Spans
 from penstock.backends.torch.load.weights import MixerWeights
+from penstock.backends.torch.runtime import accelerated
 from penstock.core import StepPlan
 
 
@@ -144,4 +145,4 @@ def _pinned(host: Tensor, device: torch.device) -> Tensor:
     """Copy `host` to pinned memory, from which a copy to `device` is asynchronous. torch does not
     reuse it before the copy has ended.
     """
-    return host.pin_memory() if device.type == "cuda" else host
+    return host.pin_memory() if accelerated(device) else host

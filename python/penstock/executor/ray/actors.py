@@ -51,7 +51,7 @@ class Actors:
         self.pids: list[int] = []
         environment = ray_actor_environment()
         self.handles = [
-            cluster.actor(kind, placement.group, each.bundle, placement.gpus, environment)
+            cluster.actor(kind, placement.group, each.bundle, placement.unit, environment)
             for each in placement.ranks
         ]
         self._stays = [

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.config import prepare_ray_environment
@@ -30,7 +30,8 @@ class Node:
     id: str
     address: str
     cpus: float
-    gpus: float = 0.0
+    devices: Mapping[str, float] = field(default_factory=dict)
+    """Amounts of the node's other resources, by name: `GPU`."""
 
 
 class Cluster:
@@ -82,14 +83,14 @@ class Cluster:
                 node["NodeID"],
                 node["NodeManagerAddress"],
                 node["Resources"].get("CPU", 0.0),
-                node["Resources"].get("GPU", 0.0),
+                node["Resources"],
             )
             for node in self.ray.nodes()
             if node["Alive"]
         ]
 
     def free(self, kind: str) -> float:
-        """Free amount of the resource `CPU` or `GPU`, summed over all nodes."""
+        """Free amount of a resource, such as `CPU` or `GPU`, summed over all nodes."""
         return float(self.ray.available_resources().get(kind, 0.0))
 
     # Placement groups -----------------------------------------------------------------------------
@@ -118,16 +119,19 @@ class Cluster:
     # Actors ---------------------------------------------------------------------------------------
 
     def actor(
-        self, kind: type, group: Any, bundle: int, gpus: int, environment: dict[str, str]
+        self, kind: type, group: Any, bundle: int, unit: str | None, environment: dict[str, str]
     ) -> Any:
-        """An actor on one CPU and `gpus` GPUs of a bundle. It sees only these GPUs
-        (CUDA_VISIBLE_DEVICES). Calls in the concurrency group "control" overtake its other calls.
+        """An actor on one CPU of a bundle and one of the resource `unit`. Ray sets the variable by
+        which the actor sees only this device (CUDA_VISIBLE_DEVICES). Calls in the concurrency group
+        "control" overtake its other calls.
         """
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         options: dict[str, Any] = {
             "num_cpus": 1,
-            "num_gpus": gpus,
+            # Ray has an option of its own for GPUs and refuses them as a resource.
+            "num_gpus": int(unit == "GPU"),
+            "resources": {unit: 1} if unit not in (None, "GPU") else {},
             "max_restarts": 0,
             "max_task_retries": 0,
             "scheduling_strategy": PlacementGroupSchedulingStrategy(

@@ -13,8 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.backends import GPU_BACKENDS, TENSOR_ROWS
+from penstock.backends import of_torch
 from penstock.config import EngineConfig
+from penstock.config.devices import DEVICES
 from penstock.core import InvalidValueError, PenstockError
 from penstock.core.progress import Report, silent
 from penstock.executor.rank_group import RanksExecutor
@@ -33,7 +34,7 @@ from penstock.executor.ranks import (
 from penstock.executor.ray.actors import Actors
 from penstock.executor.ray.calls import Calls, Graph
 from penstock.executor.ray.cluster import Cluster
-from penstock.executor.ray.edges import open_edges
+from penstock.executor.ray.edges import load_communicator, open_edges
 from penstock.executor.ray.placement import Placement, place
 from penstock.executor.transport import LEAST_ANSWER, Transport, answer_bytes, open_rings
 from penstock.executor.worker.actor import Actor
@@ -68,6 +69,8 @@ class Launch:
     directory: Path
     cluster: Cluster
     message_bytes: int
+    communicator: type | None = None
+    """Class of --ray-communicator."""
     report: Report = silent
     transport: Transport = field(default_factory=Transport)
     key: bytes = field(default_factory=lambda: secrets.token_bytes(32))
@@ -95,10 +98,13 @@ def connect_ray(
     try:
         cluster = Cluster(config.parallel.ray_address, layout.size, store)
         cleanup.callback(cluster.close)
-        gpus = int(config.compute.backend in GPU_BACKENDS)
-        placement = place(cluster, layout, config.parallel.placement, placement_timeout, gpus)
+        name = config.parallel.ray_communicator
+        communicator = load_communicator(name) if name else None
+        kind = DEVICES.get(config.compute.backend)
+        unit = kind.unit if kind else None
+        placement = place(cluster, layout, config.parallel.placement, placement_timeout, unit)
         cleanup.callback(cluster.release, placement.group)
-        launch = Launch(layout, config, directory, cluster, messages, report)
+        launch = Launch(layout, config, directory, cluster, messages, communicator, report)
         return _connect(launch, placement, cleanup)
     except BaseException:
         cleanup.close()
@@ -113,7 +119,7 @@ def _check(config: EngineConfig) -> None:
         raise InvalidValueError("--ray-channel", channel, "ring, which --kv-tier needs")
     if GRAPHS.get(channel) != "tensors":
         return
-    if config.compute.backend not in TENSOR_ROWS:
+    if not of_torch(config.compute.backend):
         reason = f"the rows of --device {config.compute.backend} are no tensors"
         raise InvalidValueError("--ray-channel", channel, f"ring or compiled-graph: {reason}")
     if config.parallel.pipeline == 1:
@@ -275,6 +281,7 @@ def _graph(launch: Launch, actors: Actors) -> Graph:
             layout.tp,
             config.compute.backend,
             overlap=overlap,
+            communicator=launch.communicator,
             buffer_bytes=size,
             key=launch.key,
         )

@@ -2,8 +2,9 @@
 without a copy through the host.
 
 Ray sends a tensor's shape and type through shared memory, and leaves the data to a communicator. On
-GPUs that is `Edge`, an NCCL connection of two ranks. On torch's CPU device it is Ray's
-`CPUCommunicator`, which also uses shared memory.
+GPUs that is `Edge`, a connection of two ranks by the library of the device (NCCL). On torch's CPU
+device it is Ray's `CPUCommunicator`, which also uses shared memory. --ray-communicator names a
+class of another package in their place.
 
 Shapes vary: a step has as many rows as its plan, and a failed step has none.
 """
@@ -15,6 +16,7 @@ from importlib import import_module
 from typing import Any
 
 from penstock.backends import GPU_BACKENDS
+from penstock.core import InvalidValueError
 from penstock.executor.ranks.topology import LOOPBACK, PATIENCE
 from penstock.executor.ray.actors import Actors
 
@@ -85,20 +87,30 @@ class Edge:
 
 
 def open_edges(
-    actors: Actors, tp: int, backend: str, *, overlap: bool, buffer_bytes: int, key: bytes
+    actors: Actors,
+    tp: int,
+    backend: str,
+    *,
+    overlap: bool,
+    communicator: type | None,
+    buffer_bytes: int,
+    key: bytes,
 ) -> list[Any]:
-    """The communicators for compiled graphs, one for each rank outside the last stage. The caller
-    calls the actors' `close_files` once the graph is compiled.
+    """The communicators for compiled graphs, one for each rank outside the last stage: objects of
+    the class `communicator`, else our own. The caller calls the actors' `close_files` once the
+    graph is compiled.
     """
     gpus = backend in GPU_BACKENDS
-    # Each rank on Ray sees only its own GPU.
-    device = "cuda:0" if gpus else "cpu"
+    # Each rank on Ray sees only its own device.
+    device = f"{backend}:0" if gpus else "cpu"
     prepared = [
         handle.__ray_call__.remote(prepare, device, overlap, buffer_bytes)
         for handle in actors.handles
     ]
     actors.get(dict(enumerate(prepared)))
-    return connect_gpus(actors, tp, key) if gpus else connect_cpus(actors, tp)
+    if communicator is None and gpus:
+        return connect_gpus(actors, tp, key)
+    return connect_by(communicator or _of_cpus(), actors, tp)
 
 
 def prepare(actor: Any, device: str, overlap: bool, buffer_bytes: int) -> None:
@@ -146,11 +158,34 @@ def connect_gpus(actors: Actors, tp: int, key: bytes) -> list[Any]:
     ]
 
 
-def connect_cpus(actors: Actors, tp: int) -> list[Any]:
+def connect_by(kind: Callable[[int, list[Any]], Any], actors: Actors, tp: int) -> list[Any]:
+    """A communicator of `kind` for each pair: made from the number of actors and their handles."""
+    pairs = zip(actors.handles, actors.handles[tp:], strict=False)
+    return [kind(2, list(pair)) for pair in pairs]
+
+
+def load_communicator(name: str) -> type:
+    """The class `module:Class` of --ray-communicator. Raises InvalidValueError if there is no such
+    class, or if it is no Communicator of Ray.
+    """
+    from ray.experimental.channel.communicator import Communicator
+
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidValueError("--ray-communicator", name, f"MODULE:CLASS ({error})") from error
+    if not (isinstance(found, type) and issubclass(found, Communicator)):
+        base = "ray.experimental.channel.communicator.Communicator"
+        raise InvalidValueError("--ray-communicator", name, f"a class derived from {base}")
+    return found
+
+
+def _of_cpus() -> type:
     from ray.experimental.channel.cpu_communicator import CPUCommunicator
 
-    pairs = zip(actors.handles, actors.handles[tp:], strict=False)
-    return [CPUCommunicator(2, list(pair)) for pair in pairs]
+    kind: type = CPUCommunicator
+    return kind
 
 
 def _accelerator() -> Any:

@@ -30,17 +30,17 @@ class RankPlacement:
 class Placement:
     group: Any
     ranks: tuple[RankPlacement, ...]
-    gpus: int = 0
-    """Number of GPUs that each rank gets."""
+    unit: str | None = None
+    """Resource of Ray of which each rank gets one, beside a CPU: `GPU`."""
 
 
 def place(
-    cluster: Cluster, layout: RankLayout, strategy: str, deadline: float, gpus: int = 0
+    cluster: Cluster, layout: RankLayout, strategy: str, deadline: float, unit: str | None = None
 ) -> Placement:
-    """Reserve one CPU and `gpus` GPUs for each rank. Raises PenstockError, which names the missing
-    resources, after `deadline` seconds.
+    """Reserve one CPU for each rank, and one of the resource `unit`. Raises PenstockError, which
+    names the missing resources, after `deadline` seconds.
     """
-    each = {"CPU": 1, **({"GPU": gpus} if gpus else {})}
+    each = {"CPU": 1, **({unit: 1} if unit else {})}
     bundle = {kind: float(count * layout.tp) for kind, count in each.items()}
     group = cluster.reserve([bundle] * layout.pp, strategy.replace("-", "_").upper())
     began, said = time.monotonic(), False
@@ -54,7 +54,7 @@ def place(
                 log.warning("waiting for room: %s", shortage(cluster, layout, strategy, each))
                 said = True
         placed = assign(layout, cluster.bundle_nodes(group), cluster.nodes(), cluster.here)
-        return Placement(group, placed, gpus)
+        return Placement(group, placed, unit)
     except BaseException:
         cluster.release(group)
         raise
@@ -123,7 +123,7 @@ def _remedy(
 
 
 def _of(node: Node, kind: str) -> float:
-    return node.gpus if kind == "GPU" else node.cpus
+    return node.cpus if kind == "CPU" else node.devices.get(kind, 0.0)
 
 
 def _set(counts: Mapping[str, float]) -> str:

@@ -138,7 +138,7 @@ def test_a_copy_that_does_not_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -
             return False
 
     monkeypatch.setattr(copies_module, "HANG_S", 0.05)
-    copied = copies_module._CudaCopied.__new__(copies_module._CudaCopied)
+    copied = copies_module._DeviceCopied.__new__(copies_module._DeviceCopied)
     copied._began = copied._ended = Event()
     copied._gpu = "GPU 1"
     with pytest.raises(DeviceLostError, match=r"copy of KV blocks on GPU 1 has not ended.*Xid"):

@@ -25,7 +25,7 @@ from torch._C import _distributed_c10d as c10d
 
 from penstock._native import Star
 from penstock.backends.torch.ranks import symmetric
-from penstock.backends.torch.ranks.group import Group, NcclGroup
+from penstock.backends.torch.ranks.group import Group, LibraryGroup
 
 HANG = 120.0
 PAD = 64
@@ -161,7 +161,7 @@ class Rank:
         c10d._SymmetricMemory = self.memory  # type: ignore[misc,assignment]
         store = dist.FileStore(str(self.directory / address.replace(":", "-")), self.ranks)
         backend = dist.ProcessGroupGloo(store, self.rank, self.ranks, timedelta(seconds=HANG))
-        inner = NcclGroup(backend, self.rank, self.ranks)
+        inner = LibraryGroup(backend, self.rank, self.ranks)
         star = Star(address, bytes(32), self.rank, self.ranks, 1 << 16, HANG)
         device = torch.device("cpu")
         made = symmetric.with_symmetric(inner, star, address, self.rank, self.ranks, device)

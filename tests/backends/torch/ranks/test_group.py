@@ -17,7 +17,7 @@ from torch import Tensor
 from penstock._native import Star
 from penstock.backends.torch.ranks.group import (
     Group,
-    NcclGroup,
+    LibraryGroup,
     StarStore,
     StreamGroup,
     from_bytes,
@@ -175,6 +175,6 @@ def test_ranks_of_nccl_get_the_unique_id_over_the_streams(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(dist, "ProcessGroupNCCL", FakeNccl, raising=False)
     groups = on_ranks(lambda _, at: opened(at, "cuda"))
-    assert all(isinstance(group, NcclGroup) for group in groups)
+    assert all(isinstance(group, LibraryGroup) for group in groups)
     ids = [group._group.unique_id for group in groups]  # type: ignore[attr-defined]
     assert ids == [b"unique"] * RANKS

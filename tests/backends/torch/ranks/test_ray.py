@@ -77,9 +77,9 @@ def test_each_rank_sees_the_gpu_that_ray_gave_it(cluster: RayCluster) -> None:
     layout = RankLayout(2, 2, 2, ("{}",) * 4, 100, 4000, 10_000, 10_000)
     joined = Cluster(cluster.address, 0, 0)
     try:
-        placement = place(joined, layout, "pack", 30.0, gpus=1)
+        placement = place(joined, layout, "pack", 30.0, "GPU")
         actors = [
-            joined.actor(Seen, placement.group, each.bundle, placement.gpus, {})
+            joined.actor(Seen, placement.group, each.bundle, placement.unit, {})
             for each in placement.ranks
         ]
         seen = joined.ray.get([actor.visible.remote() for actor in actors])

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from penstock.backends.torch.ranks.ray_communicator import Accelerator, Pair, open_nccl
+from penstock.backends.torch.ranks.ray_communicator import Accelerator, Pair, open_library
 from penstock.backends.torch.step import device
 from tests.backends.torch.ranks.test_group import HANG, KEY, free_address
 from tests.fakes.ray_gpu import open_gloo
@@ -85,11 +85,10 @@ def test_the_unique_id_of_nccl_comes_from_the_sending_rank(monkeypatch: pytest.M
             self.unique_id = inner.get("0:1")
 
     monkeypatch.setattr(dist, "ProcessGroupNCCL", FakeNccl, raising=False)
-    monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
 
     def work(rank: int, address: str) -> bytes:
         wiring = {"address": address, "key": KEY.hex(), "patience_s": HANG}
-        found: bytes = open_nccl(wiring, rank).unique_id
+        found: bytes = open_library(wiring, rank, torch.device("cuda", 0)).unique_id
         return found
 
     assert on_both(work) == [b"unique"] * 2
@@ -192,9 +191,9 @@ def test_steps_wait_for_the_stream_that_received_the_rows(monkeypatch: pytest.Mo
 
     callers, own, rows = Stream(), Stream(), Rows()
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: callers)
-    gpu = device.Cuda.__new__(device.Cuda)
+    gpu = device.Accelerated.__new__(device.Accelerated)
     gpu.torch = torch.device("cuda:0")
-    gpu._stream = own  # type: ignore[assignment]
+    gpu._runtime, gpu._stream = torch.cuda, own
     take = gpu.handed(rows)  # type: ignore[arg-type]
     assert log == [("recorded", callers)]
     assert take() is rows  # type: ignore[comparison-overlap]

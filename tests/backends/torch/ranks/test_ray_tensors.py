@@ -215,3 +215,35 @@ def test_what_has_no_tensors_to_carry_is_refused(settings: dict[str, object], re
         talkative_ranks("llama", test_logits.TOKENS, **settings, **more),
     ):
         pass
+
+
+def test_a_communicator_of_another_package_carries_the_tensors(
+    cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt, name = test_logits.prompt_of("llama"), "tests.fakes.ray_communicator:Listed"
+    with ranks(cluster, monkeypatch, ray_communicator=name) as executor:
+        cut = test_logits.Sequence(executor, 2, 0, kv_groups(executor))
+        logprobs, found = test_logits.read(cut, prompt.tokens, 20)
+        # It imports Ray, which reads the cluster's token then.
+        from tests.fakes import ray_communicator
+
+        actors = executor._connection.members  # type: ignore[attr-defined]
+        calls = [each.__ray_call__.remote(ray_communicator.sent) for each in actors.handles]
+        sent = actors.get(dict(enumerate(calls)))
+    assert found == prompt.greedy
+    assert np.abs(logprobs - prompt.logprobs).max() <= MARGIN
+    assert [bool(shapes) for shapes in sent] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("no_such_module:Class", "No module named 'no_such_module'"),
+        ("pathlib:NoSuchClass", "has no attribute 'NoSuchClass'"),
+        ("pathlib:Path", "a class derived from ray.experimental.channel.communicator.Communicator"),
+    ],
+)
+@pytest.mark.usefixtures("cluster")
+def test_what_is_no_communicator_is_refused(name: str, reason: str) -> None:
+    with pytest.raises(InvalidValueError, match=f"--ray-communicator is '{name}'.*{reason}"):
+        edges.load_communicator(name)

@@ -9,6 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from penstock.backends.torch.runtime import runtime
+from penstock.config.devices import DEVICES
+
 try:
     import triton
     import triton.language as tl
@@ -29,6 +32,7 @@ __all__ = [
     "multiprocessors",
     "power",
     "shared_memory",
+    "takes_kernels",
     "tl",
     "triton",
 ]
@@ -58,7 +62,7 @@ def launches(x: Tensor) -> bool:
     """True if a kernel runs on the device of `x`, False if the reference runs. Launches over meta
     tensors (without data) are recorded (`startup/compiling.py`).
     """
-    return bool(x.is_cuda or x.is_meta)
+    return bool(x.is_meta or takes_kernels(x.device))
 
 
 def power(n: int, least: int = 1) -> int:
@@ -73,12 +77,12 @@ def ceiling(n: int, size: int) -> int:
 
 @cache
 def multiprocessors(device: torch.device) -> int:
-    """Number of multiprocessors of a GPU; a small number for the CPU device (Triton's
-    interpreter).
+    """Number of multiprocessors of a GPU; a small number for a device that Triton does not compile
+    for, such as the CPU (Triton's interpreter).
     """
-    if device.type == "cpu":
+    if _interpreted(device):
         return 4
-    return int(torch.cuda.get_device_properties(_gpu(device)).multi_processor_count)
+    return int(_properties(device).multi_processor_count)
 
 
 @cache
@@ -86,14 +90,19 @@ def shared_memory(device: torch.device) -> int:
     """Shared memory in bytes available to a program: 163 KiB on compute capability 8.0, 227 KiB on
     9.0 and 10.0, 99 KiB on 8.6, 8.9 and 12.0.
     """
-    if device.type == "cpu":
+    if _interpreted(device):
         return 163 << 10
-    return int(torch.cuda.get_device_properties(_gpu(device)).shared_memory_per_block_optin)
+    return int(_properties(device).shared_memory_per_block_optin)
 
 
 def capability(device: torch.device) -> tuple[int, int]:
-    """Compute capability of a GPU."""
-    found: tuple[int, int] = torch.cuda.get_device_capability(_gpu(device))
+    """Compute capability of a GPU; (0, 0) for a device of the table that Triton does not compile
+    for.
+    """
+    if device.type in DEVICES and not takes_kernels(device):
+        return (0, 0)
+    module, own = _place(device)
+    found: tuple[int, int] = module.get_device_capability(own)
     return found
 
 
@@ -102,6 +111,25 @@ def hopper(device: torch.device) -> bool:
     return device.type != "cpu" and capability(device)[0] == 9
 
 
-def _gpu(device: torch.device) -> torch.device | None:
-    """The GPU itself; for meta tensors the current GPU, for which their launches are recorded."""
-    return None if device.type == "meta" else device
+def takes_kernels(device: torch.device) -> bool:
+    """True if Triton compiles the kernels for the device."""
+    return device.type in DEVICES and DEVICES[device.type].triton
+
+
+def _interpreted(device: torch.device) -> bool:
+    return device.type != "meta" and not takes_kernels(device)
+
+
+def _properties(device: torch.device) -> Any:
+    module, own = _place(device)
+    return module.get_device_properties(own)
+
+
+def _place(device: torch.device) -> tuple[Any, torch.device | None]:
+    """Torch's module for the device, and the device. For meta tensors, whose launches are recorded,
+    the current device of that module.
+    """
+    if device.type in DEVICES:
+        return runtime(device), device
+    name = next(name for name, kind in DEVICES.items() if kind.triton)
+    return runtime(torch.device(name)), None

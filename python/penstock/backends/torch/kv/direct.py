@@ -17,6 +17,7 @@ from torch import Tensor
 from penstock.backends.torch.async_copy import Copies
 from penstock.backends.torch.kv.copy_workers import Job, Workers
 from penstock.backends.torch.kv.pool import Pool
+from penstock.backends.torch.runtime import accelerated
 from penstock.core.plan import NO_BLOCK
 from penstock.core.transfer import Fault, Transfer, TransferResult
 
@@ -155,4 +156,4 @@ def _extent(pool: Pool, block: int, head: int) -> Tensor:
 def _memory(extent: Tensor) -> Memory:
     # As bytes: the array interface that other libraries read has no bf16.
     whole = extent.view(-1).view(torch.uint8)
-    return whole if whole.is_cuda else memoryview(whole.numpy())
+    return whole if accelerated(whole.device) else memoryview(whole.numpy())

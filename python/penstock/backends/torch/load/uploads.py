@@ -16,6 +16,7 @@ from torch import Tensor
 
 from penstock.backends.torch.load.checkpoint import Stored
 from penstock.backends.torch.load.readers import Part, Piece, Readers, ReadRequest
+from penstock.backends.torch.runtime import runtime
 from penstock.core import PenstockError
 
 READERS = 8
@@ -31,7 +32,7 @@ SMALL_BYTES = 4 << 20
 
 
 class Mark(Protocol):
-    """A point in a device's stream of work (a CUDA event)."""
+    """A point in a device's stream of work (an event)."""
 
     def query(self) -> bool: ...
 
@@ -349,8 +350,8 @@ def _cut(group: Sequence[ReadRequest], end: int, most: int) -> Iterator[Piece]:
         yield Piece(start, stop - start, parts)
 
 
-class CudaStream:
-    """Copies on the current stream of a GPU."""
+class DeviceStream:
+    """Copies on the current stream of a device."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -369,6 +370,7 @@ class CudaStream:
         target.copy_(source, non_blocking=True)
 
     def mark(self) -> Mark:
-        event = torch.cuda.Event()
-        event.record(torch.cuda.current_stream(self._device))
+        module = runtime(self._device)
+        event = module.Event()
+        event.record(module.current_stream(self._device))
         return event  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Collectives of a tensor-parallel group, over authenticated streams or NCCL."""
+"""Collectives of a tensor-parallel group, over authenticated streams or a library such as NCCL."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from penstock.backends.torch.device_lost import is_loss
+from penstock.backends.torch.device_lost import is_loss, is_of_library
 
 if TYPE_CHECKING:
     from penstock._native import Star
@@ -102,8 +102,10 @@ def from_bytes(data: bytes, dtype: torch.dtype, shape: torch.Size) -> Tensor:
     return torch.frombuffer(bytearray(data), dtype=dtype).view(shape)
 
 
-class NcclGroup:
-    """The ranks of a stage on GPUs, connected by NCCL."""
+class LibraryGroup:
+    """The ranks of a stage on devices, connected by their library (NCCL): a process group of
+    torch.
+    """
 
     def __init__(self, group: Any, rank: int, ranks: int) -> None:
         self._group = group
@@ -151,7 +153,7 @@ def _wait(begin: Callable[[], Any]) -> None:
     try:
         begin().wait()
     except RuntimeError as error:
-        if is_loss(error) and "NCCL" not in str(error):
+        if is_loss(error) and not is_of_library(error):
             raise
         raise ConnectionError(f"another rank was lost: {error}") from error
 

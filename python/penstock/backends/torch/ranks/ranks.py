@@ -10,18 +10,18 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from penstock.backends.torch.inputs import upload
 from penstock.backends.torch.ranks.group import (
     LEAST_MESSAGE,
     Group,
-    NcclGroup,
+    LibraryGroup,
     StarStore,
     StreamGroup,
 )
 from penstock.backends.torch.ranks.symmetric import with_symmetric
+from penstock.backends.torch.runtime import accelerated, kind_of, process_group, runtime
 from penstock.backends.torch.sampling.sampling import HEAD_ROWS
 from penstock.backends.torch.shard import Shard
 
@@ -151,15 +151,15 @@ def open_group(
     capacity = 4 * max(int(wiring["capacity"]), HEAD_ROWS * max(widths), LEAST_MESSAGE // 4)
     key = bytes.fromhex(wiring["key"])
     star = Star(wiring["address"], key, rank, ranks, capacity, patience)
-    if device.type != "cuda":
+    if not accelerated(device):
         return StreamGroup(star)
-    wait = timedelta(seconds=patience)
+    wait, kind = timedelta(seconds=patience), kind_of(device)
     store = StarStore(star, rank)
-    nccl = NcclGroup(dist.ProcessGroupNCCL(store, rank, ranks, wait), rank, ranks)
-    if not symmetric:
-        return nccl
-    with torch.cuda.device(device):
-        return with_symmetric(nccl, star, wiring["address"], rank, ranks, device)
+    group = LibraryGroup(process_group(kind)(store, rank, ranks, wait), rank, ranks)
+    if not (symmetric and kind.symmetric):
+        return group
+    with runtime(device).device(device):
+        return with_symmetric(group, star, wiring["address"], rank, ranks, device)
 
 
 @dataclass(frozen=True, slots=True)

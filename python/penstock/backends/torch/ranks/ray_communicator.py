@@ -14,15 +14,15 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from penstock.backends.torch.device_lost import is_loss
+from penstock.backends.torch.device_lost import is_loss, is_of_library
 from penstock.backends.torch.ranks.group import LEAST_MESSAGE, StarStore
+from penstock.backends.torch.runtime import accelerated, kind_of, process_group, runtime
 from penstock.core import PenstockError
 
 RANKS = 2
-"""Number of ranks of a pair. Rank 0 sends, and creates NCCL's unique id; rank 1 receives."""
+"""Number of ranks of a pair. Rank 0 sends, and creates the library's unique id; rank 1 receives."""
 
 log = logging.getLogger(__name__)
 
@@ -40,26 +40,26 @@ class Accelerator:
         self.device = torch.device(device)
         self.overlap = overlap
         self.lose = lose
-        self._module = torch.cuda if self.device.type == "cuda" else torch.cpu
+        self._module = runtime(self.device)
 
     def open_pair(self, wiring: dict[str, Any], rank: int) -> Pair:
         """Open this rank's end of a pair that sends rows from rank 0 to rank 1. Does not wait for
         the other rank.
         """
-        return Pair(open_nccl(wiring, rank), rank, self)
+        return Pair(open_library(wiring, rank, self.device), rank, self)
 
     def get_accelerator_devices(self) -> list[Any]:
         return [self.device]
 
     def get_device_context(self, _device: Any) -> AbstractContextManager[Any]:
-        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+        return self._module.device(self.device) if accelerated(self.device) else nullcontext()
 
     def current_stream(self) -> Any:
         return self._module.current_stream()
 
     def new_stream(self) -> AbstractContextManager[Any]:
         """A context manager in which launches go to a new stream."""
-        made = torch.cuda.Stream(self.device) if self.device.type == "cuda" else torch.cpu.Stream()
+        made = self._module.Stream(*((self.device,) if accelerated(self.device) else ()))
         found: AbstractContextManager[Any] = self._module.stream(made)
         return found
 
@@ -71,18 +71,19 @@ class Accelerator:
         return ""
 
 
-def open_nccl(wiring: dict[str, Any], rank: int) -> Any:
-    """NCCL process group of two ranks; it connects at the first transfer."""
+def open_library(wiring: dict[str, Any], rank: int, device: torch.device) -> Any:
+    """Process group of two ranks by the device's library (NCCL); it connects at the first
+    transfer.
+    """
     from penstock._native import Star
 
-    if not dist.is_nccl_available():
-        raise PenstockError(
-            f"torch {torch.__version__} is built without NCCL, by which rows go from stage to "
-            "stage: install another one, or use --ray-channel ring"
-        )
+    try:
+        group = process_group(kind_of(device))
+    except PenstockError as error:
+        raise PenstockError(f"{error}, or use --ray-channel ring") from error
     key, patience = bytes.fromhex(wiring["key"]), float(wiring["patience_s"])
     star = Star(wiring["address"], key, rank, RANKS, LEAST_MESSAGE, patience)
-    return dist.ProcessGroupNCCL(StarStore(star, rank), rank, RANKS, timedelta(seconds=patience))
+    return group(StarStore(star, rank), rank, RANKS, timedelta(seconds=patience))
 
 
 class Pair:
@@ -133,7 +134,7 @@ class Pair:
         try:
             begin([x], self._other, 0).wait()
         except RuntimeError as error:
-            if is_loss(error) and "NCCL" not in str(error):
+            if is_loss(error) and not is_of_library(error):
                 raise
             raise ConnectionError(f"the rank of the other stage was lost: {error}") from error
 

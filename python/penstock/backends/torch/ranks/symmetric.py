@@ -28,6 +28,7 @@ from torch import Tensor
 from penstock.backends.torch.async_copy import wait_for
 from penstock.backends.torch.device_lost import is_loss
 from penstock.backends.torch.ranks.group import Group
+from penstock.backends.torch.runtime import accelerated, runtime
 from penstock.core import PenstockError
 
 if TYPE_CHECKING:
@@ -282,8 +283,8 @@ def ended(device: torch.device) -> bool:
     """Wait for the work launched so far. Returns False if it does not end within CHECK_S
     seconds.
     """
-    if device.type != "cuda":
+    if not accelerated(device):
         return True
-    event = torch.cuda.Event()
-    event.record(torch.cuda.current_stream(device))
+    event = runtime(device).Event()
+    event.record(runtime(device).current_stream(device))
     return wait_for(event.query, CHECK_S)

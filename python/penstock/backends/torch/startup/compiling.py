@@ -30,6 +30,7 @@ from penstock.backends.torch.load.load import load_weights
 from penstock.backends.torch.load.recipes import Source
 from penstock.backends.torch.load.weights import kv_groups
 from penstock.backends.torch.ranks.ranks import Ranks
+from penstock.backends.torch.runtime import runtime
 from penstock.backends.torch.sampling.slots import DeviceSlots
 from penstock.backends.torch.shard import Shard
 from penstock.backends.torch.startup.warm_up import Zeroes, warm_up
@@ -230,9 +231,10 @@ def compile_ahead(
 def _compile_all(rehearsal: Callable[[], None], device: torch.device, threads: int) -> bool:
     try:
         # The current device of a new thread is the first GPU.
-        torch.cuda.set_device(device)
+        set_device = runtime(device).set_device
+        set_device(device)
         with ThreadPoolExecutor(
-            threads, "compile", initializer=torch.cuda.set_device, initargs=(device,)
+            threads, "compile", initializer=set_device, initargs=(device,)
         ) as pool:
             # Triton builds its driver module with a C compiler; do that concurrently too.
             driver = pool.submit(lambda: triton.runtime.driver.active.utils)

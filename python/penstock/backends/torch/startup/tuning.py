@@ -40,7 +40,8 @@ from penstock.backends.torch.kernels.skinny import (
 from penstock.backends.torch.layers.feed_forward import few_rows, mixture_of_few, mixture_of_many
 from penstock.backends.torch.layers.products import FASTER, product_key
 from penstock.backends.torch.load.weights import HeadWeights, MixtureWeights, MlpWeights
-from penstock.backends.torch.step.captures import capture_cuda
+from penstock.backends.torch.runtime import accelerated, kind_of, runtime
+from penstock.backends.torch.step.captures import capture_graph
 
 if TYPE_CHECKING:
     from penstock.backends.torch.layers.model import Model
@@ -97,7 +98,7 @@ def tune(model: Model) -> None:
         return
     found: dict[str, list[str]] = {}
     for contest in sorted(open_, key=lambda each: each.rows):
-        if contest.device.type != "cuda":
+        if not measured(contest.device):
             for _, _, work in contest.ways:
                 work()
             continue
@@ -114,15 +115,20 @@ def tune(model: Model) -> None:
         log.info("products of 1, 2, 4.. rows, measured in %.0f ms: %s", spent * 1e3, ways)
 
 
+def measured(device: torch.device) -> bool:
+    """True if candidates are timed on the device, which takes graphs."""
+    return accelerated(device) and kind_of(device).graph is not None
+
+
 def fastest(contest: Contest) -> tuple[str, Any]:
     """Name of the fastest candidate, and its value for `FASTER`. Kernels that fail on this device
     are skipped.
     """
     (name, way, work), *others = contest.ways
-    best = GAIN * seconds_of(work)
+    best = GAIN * seconds_of(work, contest.device)
     for other in others:
         try:
-            seconds = seconds_of(other[2])
+            seconds = seconds_of(other[2], contest.device)
         except Exception as error:
             if isinstance(error, torch.OutOfMemoryError) or is_loss(error):
                 raise
@@ -134,10 +140,10 @@ def fastest(contest: Contest) -> tuple[str, Any]:
     return name, way
 
 
-def seconds_of(work: Callable[[], Tensor]) -> float:
-    """Seconds that `work` takes as a CUDA graph, in the fastest of several replays."""
-    replay = capture_cuda(work)
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(REPLAYS + 1)]
+def seconds_of(work: Callable[[], Tensor], device: torch.device) -> float:
+    """Seconds that `work` takes as a graph, in the fastest of several replays."""
+    replay = capture_graph(work, device)
+    events = [runtime(device).Event(enable_timing=True) for _ in range(REPLAYS + 1)]
     events[0].record()
     for event in events[1:]:
         replay()
@@ -277,7 +283,7 @@ def tune_widening(model: Model, most: int) -> None:
         widening = form.widening
         if widening.memory is not None:
             widening.least_rows = _least_rows(form, widening.memory, most)
-            if widening.least_rows is None and widening.memory.is_cuda:
+            if widening.least_rows is None and measured(widening.memory.device):
                 widening.memory = None
         return
 
@@ -314,11 +320,12 @@ def _milliseconds(weights: MixtureWeights, rows: int, scratch: Tensor | None) ->
     where launches are only recorded or tested.
     """
     _experts_step(weights, rows, scratch)
-    if not weights.router.is_cuda:
+    device = weights.router.device
+    if not measured(device):
         return None
     found = []
     for _ in range(CALLS):
-        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        began, ended = (runtime(device).Event(enable_timing=True) for _ in range(2))
         began.record()
         _experts_step(weights, rows, scratch)
         ended.record()

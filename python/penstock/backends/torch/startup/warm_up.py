@@ -21,6 +21,7 @@ from penstock.backends.torch.inputs import order_of, pack
 from penstock.backends.torch.kernels.decode import split_count, split_tokens
 from penstock.backends.torch.layers.model import Model, one_of_each
 from penstock.backends.torch.load.weights import HeadWeights, MixerWeights, MixtureWeights
+from penstock.backends.torch.runtime import accelerated, runtime
 from penstock.backends.torch.sampling.grammars import RowMasks
 from penstock.backends.torch.sampling.logit_processors import ENTRIES, RuledRow, Rules
 from penstock.backends.torch.sampling.sampling import HEAD_ROWS, Draws, draw, score
@@ -61,10 +62,10 @@ def warm_up(
         # because the device's cache would hold the matrices of one.
         step(some, slots, limits, flash, [1], width)
         tune(model)
-        if slots.last.is_cuda:
+        if accelerated(slots.last.device):
             # Each measured graph had a private pool, and unused widening scratch belongs to another
             # stream. Steps cannot reuse either, and torch would keep both.
-            torch.cuda.empty_cache()
+            runtime(slots.last.device).empty_cache()
         first, *others = largest(some, slots, limits)
         step(some, slots, limits, flash, first, width, draws=True)
         for rows in others:

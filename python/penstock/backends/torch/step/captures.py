@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from penstock.backends.torch.layers.model import Model
+from penstock.backends.torch.runtime import kind_of, runtime
 
 Key = tuple[int, bool]
 """Identifies a graph among those of its kind: its number of rows, and whether it samples tokens."""
@@ -180,18 +181,19 @@ def ran_out(error: BaseException | None) -> bool:
     return own or ran_out(error.__context__)
 
 
-def capture_cuda(
-    work: Callable[[], Tensor], pool: tuple[int, int] | None = None
+def capture_graph(
+    work: Callable[[], Tensor], device: torch.device, pool: tuple[int, int] | None = None
 ) -> Callable[[], Tensor]:
-    """Capture a CUDA graph on the current stream, after one run that compiles the kernels. Its
+    """Capture a graph on the device's current stream, after one run that compiles the kernels. Its
     tensors are in the memory pool `pool`, which all graphs of a stream share and overwrite, so a
     graph's results must be read before the next replay. None: a private pool.
 
     `torch.cuda.graph` is not used: it would empty torch's memory cache at each capture.
     """
     work()
-    torch.cuda.current_stream().synchronize()
-    graph = torch.cuda.CUDAGraph()
+    module = runtime(device)
+    module.current_stream().synchronize()
+    graph = getattr(module, str(kind_of(device).graph))()
     # thread_local: other threads may allocate and synchronise during the capture.
     graph.capture_begin(pool=pool, capture_error_mode="thread_local")
     try:

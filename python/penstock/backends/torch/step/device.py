@@ -8,24 +8,22 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property, partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from penstock.backends.torch.async_copy import Copies, CudaCopies, on_stream, wait_for
+from penstock.backends.torch.async_copy import Copies, DeviceCopies, on_stream, wait_for
 from penstock.backends.torch.device_lost import label, losses
-from penstock.backends.torch.load.uploads import CudaStream, InPlace, Ring, Way
-from penstock.backends.torch.step.captures import Capture, capture_cuda
+from penstock.backends.torch.load.uploads import DeviceStream, InPlace, Ring, Way
+from penstock.backends.torch.runtime import resolved, runtime
+from penstock.backends.torch.step.captures import Capture, capture_graph
+from penstock.config.devices import DeviceKind
 from penstock.config.machine import available_memory
 from penstock.core import PenstockError
 
 CLOSE_S = 10.0
 """Seconds that `close` waits for steps in flight."""
-OLD_DRIVER = "580"
-"""First driver version for CUDA 13, with which PyPI's torch is built."""
-LEAST_CAPABILITY = (8, 0)
-"""Minimum compute capability: the first one with bfloat16 matrix products."""
 
 log = logging.getLogger(__name__)
 
@@ -158,29 +156,33 @@ class _Submitted:
         self._future.result(timeout)
 
 
-class Cuda:
-    """A GPU: the caller's thread launches work, which runs on a stream."""
+class Accelerated:
+    """A device of the table, such as a GPU: the caller's thread launches work, which runs on a
+    stream.
+    """
 
-    def __init__(self, index: int) -> None:
-        check_driver()
-        if index >= torch.cuda.device_count():
+    def __init__(self, kind: DeviceKind, index: int) -> None:
+        self._kind, self.torch = kind, torch.device(kind.name, index)
+        if kind.check is not None:
+            resolved(kind.check)(self.torch)
+        self._runtime = runtime(self.torch)
+        count = self._runtime.device_count()
+        if index >= count:
             raise PenstockError(
-                f"rank {index} of this host has no GPU: there are {torch.cuda.device_count()}; "
-                "lower --tensor-parallel-size, or see CUDA_VISIBLE_DEVICES"
+                f"rank {index} of this host has no {kind.unit}: there are {count}; "
+                f"lower --tensor-parallel-size, or see {kind.visible}"
             )
-        self.torch = torch.device("cuda", index)
-        check_capability(self.torch)
-        torch.cuda.set_device(self.torch)
-        self.name = torch.cuda.get_device_name(index)
+        self._runtime.set_device(self.torch)
+        self.name = self._runtime.get_device_name(index)
         self._label = label(self.torch)
-        self._stream = torch.cuda.Stream(self.torch)
+        self._stream = self._runtime.Stream(self.torch)
         self._lock = threading.Lock()
         """Held while work launches, so that no launch is recorded into the graph that other work
         captures.
         """
 
     def start(self, work: Callable[[], None]) -> Done:
-        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        began, ended = (self._runtime.Event(enable_timing=True) for _ in range(2))
         with losses(self._label), self._lock, on_stream(self._stream):
             began.record(self._stream)
             work()
@@ -192,7 +194,7 @@ class Cuda:
         return host.copy_(tensor, non_blocking=True)
 
     def handed(self, tensor: Tensor) -> Callable[[], Tensor]:
-        ready = torch.cuda.current_stream(self.torch).record_event()
+        ready = self._runtime.current_stream(self.torch).record_event()
 
         def take() -> Tensor:
             self._stream.wait_event(ready)
@@ -203,34 +205,37 @@ class Cuda:
         return take
 
     def mark(self) -> Callable[[], bool]:
-        event = torch.cuda.Event()
+        event = self._runtime.Event()
         event.record(self._stream)
         return lambda: bool(event.query())
 
     @cached_property
     def copies(self) -> Copies:
-        return CudaCopies(self.torch, self._label)
+        return DeviceCopies(self.torch, self._label)
 
     def free_memory(self) -> int:
-        return int(torch.cuda.mem_get_info(self.torch)[0])
+        return int(self._runtime.mem_get_info(self.torch)[0])
 
     def kept_memory(self) -> int:
-        return int(torch.cuda.memory_reserved(self.torch))
+        return int(self._runtime.memory_reserved(self.torch))
 
     def release(self) -> None:
-        torch.cuda.synchronize(self.torch)
-        torch.cuda.empty_cache()
+        self._runtime.synchronize(self.torch)
+        self._runtime.empty_cache()
 
     def synchronize(self) -> None:
-        torch.cuda.synchronize(self.torch)
+        self._runtime.synchronize(self.torch)
 
     def way(self) -> Way:
-        return Ring(CudaStream(self.torch), self.torch)
+        return Ring(DeviceStream(self.torch), self.torch)
 
     @cached_property
-    def capture(self) -> Capture:
+    def capture(self) -> Capture | None:
         """All graphs share one memory pool: they are replayed one after another."""
-        return partial(capture_cuda, pool=torch.cuda.graph_pool_handle())
+        if self._kind.graph is None:
+            return None
+        pool = self._runtime.graph_pool_handle()
+        return partial(capture_graph, device=self.torch, pool=pool)
 
     def close(self) -> None:
         """Wait for launched work, at most CLOSE_S seconds: a hung or lost GPU must not block the
@@ -244,7 +249,7 @@ class Cuda:
 
 
 class _Recorded:
-    def __init__(self, began: torch.cuda.Event, ended: torch.cuda.Event, gpu: str) -> None:
+    def __init__(self, began: Any, ended: Any, gpu: str) -> None:
         self._began = began
         self._ended = ended
         self._gpu = gpu
@@ -257,36 +262,3 @@ class _Recorded:
             elif not wait_for(self._ended.query, timeout):
                 raise TimeoutError
             self.seconds = self._began.elapsed_time(self._ended) / 1e3
-
-
-def check_driver() -> None:
-    """Raise PenstockError if torch finds no GPU, with the reason: no driver, an old driver, or no
-    visible GPU.
-    """
-    if torch.cuda.is_available():
-        return
-    built = torch.version.cuda
-    if built is None:
-        raise PenstockError("--device cuda: this torch is built without CUDA; install another one")
-    try:
-        torch.cuda.init()
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-    else:
-        reason = "no GPU is visible; see CUDA_VISIBLE_DEVICES"
-    raise PenstockError(
-        f"--device cuda: {reason} (torch {torch.__version__} is built for CUDA {built}; CUDA 13 "
-        f"needs a driver from {OLD_DRIVER} on, shown by nvidia-smi)"
-    )
-
-
-def check_capability(device: torch.device) -> None:
-    """Raise PenstockError if the kernels do not support the GPU's compute capability."""
-    found = torch.cuda.get_device_capability(device)
-    if found < LEAST_CAPABILITY:
-        own, least = (".".join(map(str, each)) for each in (found, LEAST_CAPABILITY))
-        raise PenstockError(
-            f"--device cuda: {label(device)} has compute capability {own}; the kernels need "
-            f"{least} (Ampere, such as A100 and RTX 30) or later. Choose another GPU by "
-            "CUDA_VISIBLE_DEVICES, or use --device cpu"
-        )

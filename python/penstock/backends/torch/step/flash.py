@@ -22,6 +22,7 @@ from torch import Tensor
 
 from penstock.backends.torch.inputs import Inputs, to_device
 from penstock.backends.torch.load.weights import HeadWeights, MixerWeights, Weights
+from penstock.backends.torch.runtime import accelerated, runtime
 from penstock.core import PenstockError, StepPlan
 from penstock.model.spec import Attention, DecoderSpec
 
@@ -222,8 +223,8 @@ class Planned:
         counts = [max(count, 1) for count in counts]
         for kind, wrapper in self._wrappers.items():
             self._plan_kind(kind, wrapper, starts, counts, tables[kind.kv_group])
-        if tables[0].is_cuda:
-            event = torch.cuda.Event()
+        if accelerated(tables[0].device):
+            event = runtime(tables[0].device).Event()
             event.record()
             self._copied = event.synchronize
 
