@@ -106,7 +106,7 @@ def contest(name: str, rows: int, **seconds: float) -> Contest:
 
 def tuned(monkeypatch: pytest.MonkeyPatch, *contests: Contest) -> dict[Any, Any]:
     monkeypatch.setattr(tuning, "contests", lambda _: contests)
-    monkeypatch.setattr(tuning, "seconds_of", lambda work: work())
+    monkeypatch.setattr(tuning, "seconds_of", lambda work, _: work())
     tune(SimpleNamespace())  # type: ignore[arg-type]
     return {key: way[2] for key, way in FASTER.items()}
 
@@ -130,7 +130,7 @@ def test_the_fastest_way_is_taken(
 def test_a_way_that_fails_is_not_taken(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def seconds_of(work: Any) -> float:
+    def seconds_of(work: Any, _device: Any) -> float:
         if work() == 1.0:
             raise RuntimeError("out of resource: shared memory")
         return float(work())
@@ -140,7 +140,7 @@ def test_a_way_that_fails_is_not_taken(
     assert fastest(found)[0] == "wide"
     assert "a of 1 rows: narrow is left out: out of resource" in caplog.text
     reason = "CUDA error: an illegal memory access was encountered"
-    monkeypatch.setattr(tuning, "seconds_of", lambda _: raised(RuntimeError(reason)))
+    monkeypatch.setattr(tuning, "seconds_of", lambda *_: raised(RuntimeError(reason)))
     with pytest.raises(RuntimeError, match="illegal"):
         fastest(found)
 
