@@ -24,7 +24,8 @@ LIGHT = "devices,limits,huge-pages,hca"
 
 def finding(status: Status, **changes: object) -> Finding:
     members = {"check": "ecc", "layer": Layer.DEVICE, "node": "n", "device": "d", "summary": "s"}
-    return Finding(**{**members, "status": status, "remedy": "r", **changes})  # type: ignore[arg-type]
+    found = {**members, "status": status, "remedy": "r", **changes}
+    return Finding(**found)  # type: ignore[arg-type]
 
 
 def test_this_machine_is_judged_or_skipped_with_a_reason(

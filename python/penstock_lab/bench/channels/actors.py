@@ -47,7 +47,7 @@ class Actors:
             if not cluster.reserved(self._group, PLACED):
                 raise PenstockError(f"the Ray cluster has no {self._count} free CPUs")
             self._actors = [
-                cluster.actor(Echo, self._group, at, 0, {}) for at in range(self._count)
+                cluster.actor(Echo, self._group, at, None, {}) for at in range(self._count)
             ]
             if self._kind == "compiled-graph":
                 # Ray's buffers hold pickled messages, which are a little longer.

@@ -14,7 +14,7 @@ from penstock_ops.deploy.emit import dump
 from penstock_ops.deploy.operators.flags import add_driver, refuse, write_texts
 from penstock_ops.deploy.operators.versions import driver_misfits
 from penstock_ops.deploy.plan_file import read_plan
-from penstock_ops.deploy.settings import Settings, Volume, checked_name, name_of
+from penstock_ops.deploy.settings import Settings, checked_name, name_of
 from penstock_ops.deploy.topology.flags import BUS
 from penstock_ops.deploy.topology.layout import Claims, of_node, tree
 from penstock_ops.deploy.topology.sysfs import read_machine
@@ -25,6 +25,7 @@ from penstock_ops.deploy.vmware.host import Machines
 from penstock_ops.deploy.vmware.mmio import Mmio, of_bars, of_machine
 from penstock_ops.deploy.vmware.service_vm import INTERFACE, network_of, user_data
 from penstock_ops.deploy.vmware.vm_class import vm_class
+from penstock_ops.deploy.volumes import Volume
 from penstock_ops.plan.hardware import accelerator
 from penstock_ops.plan.hardware.pci import NodePci, bar_gib, node_pci
 

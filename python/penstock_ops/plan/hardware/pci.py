@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
@@ -19,7 +19,7 @@ from penstock.config.forms import Form, count, members, or_null, rows, text, wro
 from penstock.core import InvalidValueError, PenstockError
 from penstock_ops.plan.hardware import ROOT, names
 
-NODES = "nodes"
+NODES: Final = "nodes"
 
 
 @dataclass(frozen=True, slots=True)
