@@ -84,7 +84,7 @@ def test_a_directory_and_tiers_of_the_configuration_are_measured(tmp_path: Path)
     parsed = command_line(["--config", str(config), "--plan", str(PLAN)])
     needs = command.requirements(parsed)
     assert needs.directories == {"weights": str(model), "disk": str(disk)}
-    assert len(needs.stores) == 1
+    assert (len(needs.stores), needs.hosts) == (1, ("kv",))
     words = [
         word
         for check in CHECKS

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from penstock.config import gather
 from penstock.config.resolve import parse
@@ -36,5 +37,17 @@ def with_serving(needs: Needs, config: Path) -> Needs:
     for tier in tiers_of(config):
         if tier.kind == "disk" and tier.path:
             directories.setdefault("disk", tier.path)
-    names = tuple(tier.name for tier in remote_tiers(config))
-    return replace(needs, directories=directories, stores=names, config=str(config))
+    remote = remote_tiers(config)
+    return replace(
+        needs,
+        directories=directories,
+        stores=tuple(tier.name for tier in remote),
+        config=str(config),
+        hosts=tuple(dict.fromkeys([*needs.hosts, *filter(None, map(_host, remote))])),
+    )
+
+
+def _host(tier: TierConfig) -> str:
+    """The host of a single Redis; empty for lists of hosts and for buckets."""
+    parts = urlsplit(tier.url or "")
+    return parts.hostname or "" if parts.scheme in ("redis", "rediss") else ""

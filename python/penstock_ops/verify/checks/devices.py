@@ -23,11 +23,10 @@ def judge(check: NodeCheck, node: Snapshot, needs: Needs) -> Iterator[Finding]:
     listed = {gpu.bus_id for gpu in inventory.gpus}
     for device in on_bus:
         if device not in listed:
-            # A pod sees the whole bus of its node, but only the devices that it was granted.
-            status = Status.FAIL if not needs.is_planned else Status.WARN
+            # A warning: a pod sees the whole bus of its node, but only the devices granted to it.
             yield check.finding(
                 node,
-                status,
+                Status.WARN,
                 "on the PCI bus, unknown to the driver",
                 device=device,
                 cause=f"{FALLEN}; or it is not granted to this container",

@@ -160,6 +160,9 @@ def judge_peers(check: NodeCheck, node: Snapshot, needs: Needs) -> Iterator[Find
     if not source.is_present:
         yield check.absent(node, source, is_needed=needs.ranks > 1)
         return
+    if len(inventory.gpus) < 2:
+        yield check.finding(node, Status.SKIPPED, "one GPU has no peer")
+        return
     cells = parse(source.text, PEER)
     if len({row for row, _ in cells}) != len(inventory.gpus):
         raise ParseError(1, source.text.strip(), f"{len(inventory.gpus)} GPUs")

@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
@@ -46,9 +47,11 @@ def _blocks(directory: Path) -> Iterator[tuple[Path, int]]:
     for parent, _, names in os.walk(directory):
         for name in names[: MOST_FILES - len(sizes)]:
             path = Path(parent, name)
-            size = path.stat().st_size if path.is_file() else 0
-            if size >= LEAST_FILE:
-                sizes.append((size, path))
+            # An engine may evict chunks of a tier meanwhile.
+            with suppress(FileNotFoundError):
+                size = path.stat().st_size if path.is_file() else 0
+                if size >= LEAST_FILE:
+                    sizes.append((size, path))
     for size, path in sorted(sizes, key=lambda each: (-each[0], each[1])):
         for offset in range(0, size, BLOCK):
             yield path, offset
@@ -74,6 +77,8 @@ class _Reader:
                     count, is_direct = _read(path, offset, buffer)
                 except Empty:
                     return
+                except FileNotFoundError:
+                    continue
                 except OSError as error:
                     self.error = error
                     return
