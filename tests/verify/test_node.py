@@ -285,9 +285,11 @@ def test_a_lost_gpu_fails_the_plan(tmp_path: Path) -> None:
     text = tree.commands["nvidia-smi"]
     second = text.index("\t<gpu id=", text.index("</gpu>"))
     tree.commands["nvidia-smi"] = text[:second].replace("gpus>2", "gpus>1") + "</nvidia_smi_log>\n"
-    found = [each for each in tree.findings() if each.check == "devices"]
+    findings = tree.findings()
+    found = [each for each in findings if each.check == "devices"]
     assert [each.status for each in found] == [WARN, FAIL]
     assert found[0].device == GPUS[1]
+    assert worst(findings)["nvlink"] is Status.SKIPPED
 
 
 def test_every_missing_source_of_a_plan_is_no_pass(tmp_path: Path) -> None:

@@ -50,9 +50,12 @@ LINK_CODES = range(144, 151)
 """NVLink 5: fatal only if the text contains this word."""
 ACTION_CODE = 154
 """Carries the driver's recommended action in its text."""
-APPLICATION = {8, 13, 31, 43, 45}
+APPLICATION = {13, 31, 43, 45}
 """Mostly faults of a program, or the trace of its end."""
-INFORMATIONAL = {37, 38, 44, 63, 66, 67, 92, 93, 94, 106, 107, 121, 137, 141, 152, 153, 157}
+INFORMATIONAL = {37, 38, 44, 63, 66, 67, 92, 93, 106, 107, 121, 137, 141, 152, 153, 157, 160, 161}
+"""Codes that the catalogue says to ignore."""
+NEEDS_RESET = {46, 109, 110, 155, 156, 158}
+"""Codes for which the catalogue names a reset, and operators do not agree that they are fatal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +116,8 @@ def severity(event: Event) -> tuple[Status, str, str]:
         return Status.FAIL, *FATAL[event.code]
     if event.code in APPLICATION | INFORMATIONAL:
         return Status.PASS, "", ""
-    return Status.WARN, "see NVIDIA's catalogue of Xid errors", RESTART
+    remedy = RESET if event.code in NEEDS_RESET else RESTART
+    return Status.WARN, "see NVIDIA's catalogue of Xid errors", remedy
 
 
 def _is_fatal(text: str) -> bool:
