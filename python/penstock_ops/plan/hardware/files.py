@@ -11,6 +11,7 @@ from typing import Any, Literal
 from penstock.config.documents import Tree, read_trees
 from penstock.config.forms import Form, count, number, one_of, table, text, truth
 from penstock.core import PenstockError, did_you_mean, shortened
+from penstock_ops.plan.hardware.pci_form import PCI
 
 Kind = Literal["accelerators", "nodes"]
 MOST_DEVICES = 4096
@@ -53,7 +54,12 @@ NEEDED: Mapping[Kind, Mapping[str, Form]] = {
     "nodes": {"accelerator": text(), "accelerators": count(1, MOST_DEVICES)},
 }
 POSSIBLE: Mapping[Kind, Mapping[str, Form]] = {
-    "accelerators": {**ABOUT, "network_gb_per_s": RATE, "resource": RESOURCE},
+    "accelerators": {
+        **ABOUT,
+        "network_gb_per_s": RATE,
+        "resource": RESOURCE,
+        "bar_gib": count(1, 1 << 20),
+    },
     "nodes": {
         **ABOUT,
         "vcpus": count(1),
@@ -61,6 +67,7 @@ POSSIBLE: Mapping[Kind, Mapping[str, Form]] = {
         "fabric": text(),
         "fabric_resources": table(RESOURCE, count(1, MOST_DEVICES)),
         "network_gb_per_s": RATE,
+        "pci": PCI,
     },
 }
 

@@ -6,7 +6,6 @@ topology by themselves.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +14,10 @@ from typing import Any, Final
 import yaml
 
 from penstock.config.documents import read_document
-from penstock.config.forms import Form, count, members, or_null, rows, text, wrong_value
+from penstock.config.forms import members
 from penstock.core import InvalidValueError, PenstockError
 from penstock_ops.plan.hardware import ROOT, names
+from penstock_ops.plan.hardware.pci_form import PCI
 
 NODES: Final = "nodes"
 
@@ -77,41 +77,6 @@ class NodePci:
     @property
     def pairs(self) -> int:
         return sum(map(len, self.sockets))
-
-
-def matching(pattern: str, expected: str) -> Form:
-    """Schema of a text that matches a regular expression."""
-
-    def check(key: str, value: object) -> None:
-        if not isinstance(value, str) or not re.fullmatch(pattern, value):
-            raise wrong_value(key, value, expected)
-
-    return check
-
-
-_number = matching("0x[0-9a-f]{4,6}", "a number as in sysfs, such as '0x10de'")
-_address = matching(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", "an address: '0000:16:00.0'")
-IDS = members(
-    {"class": _number, "vendor": _number, "device": _number},
-    {"subsystem_vendor": _number, "subsystem_device": _number},
-)
-_bridge = members({"busid": _address}, {"subsystem_device": _number})
-PCI = members(
-    {
-        "source": text(),
-        "cpu": members({"arch": text(), "vendor": text(), "family": count(), "model": count()}),
-        "link_speed": text(),
-        "link_width": count(1, 32),
-        "bridge": IDS,
-        "gpu": IDS,
-        "capability": count(50, 999),
-        "nic": IDS,
-        "nic_mbps": count(1, 10**7),
-        "nvswitch": or_null(IDS),
-        "nvlinks": rows(count(1, 64)),
-        "sockets": rows(rows(_bridge, least=1), least=1),
-    }
-)
 
 
 def node_pci(word: str) -> NodePci:
