@@ -54,6 +54,7 @@ def test_sizes_of_a_model_that_is_not_known_say_so(
     [
         (["--on", "h1000"], "one of here, a10-24gb"),
         (["--on", "h100-sxm-80gb:0"], "TYPE or TYPE:N"),
+        (["--on", "h100-sxm-80gb", "--slo", "ttft:50"], "the load that it is for: --rate or"),
         (["--on", "h100-sxm-80gb:16", "--engine", "vllm", "-tp", "12"], "do not divide by 12"),
         *(
             (["--on", "h100-sxm-80gb:16", *words, "--max-model-len", length], said)

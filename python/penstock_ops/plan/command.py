@@ -165,6 +165,8 @@ def _check(parsed: argparse.Namespace) -> None:
         raise InvalidValueError("--concurrency", parsed.concurrency, "no --rate and no --trace")
     if parsed.replicas is not None and not 1 <= parsed.replicas <= MOST_REPLICAS:
         raise InvalidValueError("--replicas", parsed.replicas, f"1 to {MOST_REPLICAS}")
+    if parsed.slo and not has_goal:
+        raise InvalidValueError("--slo", parsed.slo, "the load that it is for: --rate or --trace")
     if parsed.replicas and not (has_goal or parsed.concurrency):
         expected = "a load for them: --rate, --trace or --concurrency"
         raise InvalidValueError("--replicas", parsed.replicas, expected)

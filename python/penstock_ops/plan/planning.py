@@ -45,8 +45,12 @@ engine loop.
 def add_goal(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("goal", "the load, and what its latencies may be")
     group.add_argument("--rate", type=float, metavar="R", help="requests a second, at random")
-    group.add_argument("--isl", type=int, default=1000, metavar="TOKENS", help="of a prompt")
-    group.add_argument("--osl", type=int, default=300, metavar="TOKENS", help="of an answer")
+    group.add_argument(
+        "--isl", type=int, default=1000, metavar="TOKENS", help="of a prompt (default: %(default)s)"
+    )
+    group.add_argument(
+        "--osl", type=int, default=300, metavar="TOKENS", help="of an answer (default: %(default)s)"
+    )
     group.add_argument(
         "--trace",
         type=Path,

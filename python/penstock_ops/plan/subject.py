@@ -131,8 +131,10 @@ def _located(name: str) -> Path:
     try:
         return locate(name, download=False).path
     except PenstockError as error:
-        text = f"{error}, nor is it in `penstock plan --list-models`{hint(name)}"
-        raise PenstockError(text) from error
+        close = hint(name)
+        # A model of the catalogue is closer than an alias: one suggestion is enough.
+        text = str(error).partition("; did you mean ")[0] if close else str(error)
+        raise PenstockError(f"{text}, nor is it in `penstock plan --list-models`{close}") from error
 
 
 def _read_config(file: Path, weights: str | None) -> Subject:

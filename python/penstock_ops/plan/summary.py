@@ -89,6 +89,7 @@ def _cut(choice: Mapping[str, Any]) -> str:
 
 def _serving(plan: Mapping[str, Any], request: Request) -> Iterator[str]:
     choice = plan["choice"]
+    yield _load(plan["workload"])
     kept = [tier["kind"] for tier in choice["tiers"]]
     each = " in each replica" if choice["replicas"] > 1 else ""
     yield (
@@ -105,6 +106,15 @@ def _serving(plan: Mapping[str, Any], request: Request) -> Iterator[str]:
             f"prompt tokens not computed: {reused['kv']:.0%} in the KV, {reused['tiers']:.0%} "
             "from tiers"
         )
+
+
+def _load(workload: Mapping[str, Any]) -> str:
+    if "trace" in workload:
+        return f"load: {workload['requests']:,} requests of {workload['trace']}"
+    return (
+        f"load: {workload['rate']:g} requests/s of {workload['isl']:,} tokens in and "
+        f"{workload['osl']:,} out (--isl, --osl), {workload['requests']:,} of them"
+    )
 
 
 def _behind(tiers: Sequence[str]) -> str:
