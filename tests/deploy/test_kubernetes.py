@@ -397,6 +397,25 @@ def test_plans_that_pods_cannot_serve(
     assert said in capsys.readouterr().err
 
 
+def test_files_of_an_earlier_call_are_named(
+    plan: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "m"
+    words = ["deploy", "k8s", str(plan(HERE)), "--image", "i", "--claim", "c", "-o", str(out)]
+    (tmp_path / "m").mkdir()
+    (out / "own.yaml").write_text("kind: Secret\n")
+    assert main([*words, "--gateway", "proxy", "--gateway-image", "g"]) == 0
+    printed = capsys.readouterr().out
+    assert "of an earlier call" not in printed
+    assert "note: open: whoever reaches the Service may use it" in printed
+    assert main(words) == 0
+    [note] = [line for line in capsys.readouterr().out.splitlines() if "earlier call" in line]
+    assert "gateway-deployment.yaml, " in note
+    assert "own.yaml" not in note
+    assert main([*words, "--api-key-secret", "keys"]) == 0
+    assert "note: open" not in capsys.readouterr().out
+
+
 def test_what_a_deployment_needs_is_said(
     written: Written, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,7 +16,7 @@ from penstock_ops.deploy.cluster.flags import add_commands
 from penstock_ops.deploy.compose import compose
 from penstock_ops.deploy.front_flags import add_front, front_of
 from penstock_ops.deploy.hosts import slurm, systemd
-from penstock_ops.deploy.kubernetes import manifests, notes, write
+from penstock_ops.deploy.kubernetes import leftovers, manifests, notes, write
 from penstock_ops.deploy.lint import lint
 from penstock_ops.deploy.monitoring.flags import add_dashboards
 from penstock_ops.deploy.operators.flags import add_operators
@@ -311,10 +311,13 @@ def run_k8s(parsed: argparse.Namespace) -> int:
     """
     settings = settings_of(parsed)
     found = manifests(settings)
-    for path in write(found, parsed.output, kustomize=parsed.kustomize):
+    written = write(found, parsed.output, kustomize=parsed.kustomize)
+    for path in written:
         print(path)
     for note in notes(settings):
         print(f"note: {note}")
+    if stale := leftovers(written, parsed.output):
+        print(f"note: of an earlier call, remove them or `apply` installs them: {', '.join(stale)}")
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from penstock.config import ranks_of_nodes
@@ -99,9 +100,7 @@ def _check_ray(settings: Settings) -> None:
 
 
 def write(found: Manifests, directory: Path, *, kustomize: bool = False) -> list[Path]:
-    """Write a file for each object. Existing files that are no longer generated stay in
-    `directory`.
-    """
+    """Write a file for each object. `leftovers` has the files of an earlier call that stay."""
     directory.mkdir(parents=True, exist_ok=True)
     documents = dict(found)
     if kustomize:
@@ -116,6 +115,12 @@ def write(found: Manifests, directory: Path, *, kustomize: bool = False) -> list
         path.write_text(dump(manifest), encoding="utf-8")
         written.append(path)
     return written
+
+
+def leftovers(written: Iterable[Path], directory: Path) -> list[str]:
+    """Names of files in `directory` that an earlier call has written, and this one has not."""
+    names = {file.name for file in FILES} - {path.name for path in written}
+    return sorted(name for name in names if (directory / name).is_file())
 
 
 def notes(settings: Settings) -> list[str]:
@@ -135,6 +140,13 @@ def notes(settings: Settings) -> list[str]:
         )
     if settings.api_key_secret:
         found.append(f"needs the key api-key in the secret {settings.api_key_secret}")
+    else:
+        found.append("open: whoever reaches the Service may use it; --api-key-secret closes it")
+    if settings.choice["replicas"] == 1:
+        found.append(
+            "one replica: an update, or a drain of its node, stops the service until the next one "
+            "has loaded; --replicas 2 avoids it"
+        )
     if settings.uses_rdma:
         found.append("IPC_LOCK for RDMA: the namespace must allow more than Pod Security baseline")
     elif settings.spans and settings.has_devices:
