@@ -475,6 +475,7 @@ def test_a_pull_in_an_image_of_penstock(written: Written, tmp_path: Path) -> Non
         environ = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home")}
         subprocess.run([sys.executable, *words], cwd=tmp_path, env=environ, check=True)
     found = {path.name: path.read_bytes() for path in Path(words[-1]).iterdir() if path.is_file()}
+    assert found.pop(".pulled") == b"org/name"
     assert found == files
     assert (tmp_path / ".kernels").is_dir()
 
