@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -22,10 +23,9 @@ LIGHT = "devices,limits,huge-pages,hca"
 """Checks without a measurement."""
 
 
-def finding(status: Status, **changes: object) -> Finding:
+def finding(status: Status, **changes: Any) -> Finding:
     members = {"check": "ecc", "layer": Layer.DEVICE, "node": "n", "device": "d", "summary": "s"}
-    found = {**members, "status": status, "remedy": "r", **changes}
-    return Finding(**found)  # type: ignore[arg-type]
+    return Finding(**{**members, "status": status, "remedy": "r", **changes})
 
 
 def test_this_machine_is_judged_or_skipped_with_a_reason(
