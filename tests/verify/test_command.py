@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import platform
 from pathlib import Path
@@ -94,9 +95,7 @@ def test_a_directory_and_tiers_of_the_configuration_are_measured(tmp_path: Path)
     assert "secret" not in " ".join([*words, *needs.stores])
 
 
-def command_line(words: list[str]) -> object:
-    import argparse
-
+def command_line(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
     return parser.parse_args(words)
