@@ -57,10 +57,13 @@ def findings_of_hosts(
     if nodes is None:
         return None
     with nodes as coordinator:
-        return [
-            *node_findings(coordinator, checks, needs),
-            *findings_between(coordinator, needs),
-        ]
+        found = node_findings(coordinator, checks, needs)
+        found += findings_between(coordinator, needs)
+    if not parsed.checks:
+        return found
+    # A node that does not answer is never left out.
+    names = {*parsed.checks.split(","), "agents"}
+    return [finding for finding in found if finding.check in names]
 
 
 def findings_between(

@@ -27,7 +27,7 @@ from penstock_ops.verify.needs import Needs
 
 CHECKS: Mapping[str, str] = {
     "agents": "whether every node's agent answers",
-    "names": "whether every node resolves the others' names",
+    "peer_names": "whether every node resolves the others' names",
     "clock_offset": "whether the nodes' clocks agree",
     "ports": "whether every node reaches the others",
     "latency": "round trip of a small message between nodes",
@@ -95,7 +95,7 @@ def _names(found: Measurements, needs: Needs) -> Iterator[Finding]:
         "everywhere": "publish the names: a headless Service with publishNotReadyAddresses",
     }
     failed = Fault(
-        "names",
+        "peer_names",
         {
             "node": "its resolver does not know the names",
             "to it": "nothing publishes its name",
@@ -106,7 +106,7 @@ def _names(found: Measurements, needs: Needs) -> Iterator[Finding]:
         found, found.names, bad, failed, Status.WARN, lambda pairs: bad[min(pairs)], Layer.HOST
     )
     late = Fault(
-        "names",
+        "peer_names",
         {"node": "its resolver tries domains or servers that do not answer"},
         {"node": "use names with a final dot, or fewer search domains in /etc/resolv.conf"},
     )
@@ -121,7 +121,11 @@ def _names(found: Measurements, needs: Needs) -> Iterator[Finding]:
     )
     if found.names and not bad and not slow:
         yield finding(
-            "names", everyone(found), Status.PASS, "names resolve on all nodes", layer=Layer.HOST
+            "peer_names",
+            everyone(found),
+            Status.PASS,
+            "names resolve on all nodes",
+            layer=Layer.HOST,
         )
 
 
@@ -246,7 +250,7 @@ def _latency(found: Measurements, needs: Needs) -> Iterator[Finding]:
 
 
 def _bandwidth(found: Measurements, needs: Needs) -> Iterator[Finding]:
-    bound = bandwidth_bound(found, needs)
+    bound = bandwidth_bound(found)
     stopped = _stopped(found)
     rates = {pair: value.gb_per_s for pair, value in found.transfers.items() if pair not in stopped}
     slow = {pair for pair in rates if is_slow(found.transfers[pair], bound)}

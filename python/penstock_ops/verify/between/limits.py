@@ -48,7 +48,7 @@ PLANNED_KB = re.compile(r"^([\d.]+) KB, \d+ in a step")
 """The size in the plan's formula of all_reduce_us."""
 
 
-def bandwidth_bound(found: Measurements, needs: Needs) -> Bound:
+def bandwidth_bound(found: Measurements) -> Bound:
     """GB/s from one node to another, by one TCP stream."""
     rates = [value.gb_per_s for value in found.transfers.values()]
     middle = median(rates) if rates else 0.0
@@ -58,8 +58,6 @@ def bandwidth_bound(found: Measurements, needs: Needs) -> Bound:
         line = LINE_RATE * min(found.line_rate, MOST_LINE_RATE)
         if line > expected:
             expected, formula = line, f"{LINE_RATE:g} of the network card's rate"
-    if (planned := needs.bounds.get("network_gb_per_s")) and planned.needed is not None:
-        needed, formula = planned.needed, f"{formula}; needed: {planned.formula}"
     return Bound(needed, max(expected, needed), "GB/s", formula=formula)
 
 

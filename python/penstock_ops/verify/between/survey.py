@@ -147,7 +147,7 @@ def _transfers(run: Coordinator, found: Measurements, needs: Needs, settings: Se
     rounds = schedule(len(run.nodes))
     _measure(run, found, rounds, settings)
     for _ in range(AGAIN):
-        bound = bandwidth_bound(found, needs)
+        bound = bandwidth_bound(found)
         slow = {
             pair
             for pair, value in found.transfers.items()
