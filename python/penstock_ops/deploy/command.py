@@ -40,8 +40,8 @@ from penstock_ops.deploy.settings import (
 )
 from penstock_ops.deploy.tiers import tiers_of
 from penstock_ops.deploy.topology.flags import add_topology, topology_of
-from penstock_ops.deploy.vmware.flags import add_vmware
 from penstock_ops.deploy.verify_job import add_verify
+from penstock_ops.deploy.vmware.flags import add_vmware
 from penstock_ops.deploy.volumes import Volume
 
 GROUP = "Deploy"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 from penstock.config.flags import MASTER_PORT
 from penstock_ops.verify.between.coordinator import Coordinator, Reply, Request
@@ -84,7 +85,7 @@ def _names(run: Coordinator, found: Measurements, needs: Needs, settings: Settin
                 found.names[at, peer] = (row["seconds"], row["error"])
 
 
-def _rows(found: Measurements, operation: str, at: int, reply: Reply, size: int) -> list:  # type: ignore[type-arg]
+def _rows(found: Measurements, operation: str, at: int, reply: Reply, size: int) -> list[Any]:
     """The rows of a reply that must have `size` of them; none, with the reason kept, otherwise."""
     if not reply.error and len(reply.result) == size:
         return list(reply.result)
