@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 from collections.abc import Sequence
 
 import pytest
+
+SERIAL = itertools.count()
 
 
 def ip(*arguments: str) -> None:
@@ -24,7 +27,8 @@ class Hosts:
         net = f"198.{18 + (own >> 8) % 2}.{own & 255}"
         self._bridge = f"pen{own}"
         self.names = [f"pen{own}n{at}" for at in range(count)]
-        self._links = [f"pen{own}v{at}" for at in range(count)]
+        # A namespace's end removes its links some time later, so that names are not used again.
+        self.links = [f"pen{own}v{next(SERIAL)}" for _ in range(count)]
         self.addresses = [f"{net}.{at + 1}" for at in range(count)]
         self._gateway = f"{net}.254"
 
@@ -47,7 +51,7 @@ class Hosts:
         ip("link", "add", self._bridge, "type", "bridge")
         ip("addr", "add", f"{self._gateway}/24", "dev", self._bridge)
         ip("link", "set", self._bridge, "up")
-        for name, link, address in zip(self.names, self._links, self.addresses, strict=True):
+        for name, link, address in zip(self.names, self.links, self.addresses, strict=True):
             ip("netns", "add", name)
             ip("link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", name)
             ip("link", "set", link, "master", self._bridge, "up")
@@ -62,13 +66,13 @@ class Hosts:
 
     def cut(self, host: int) -> None:
         """Cut the link silently."""
-        ip("link", "set", self._links[host], "down")
+        ip("link", "set", self.links[host], "down")
 
     def mend(self, host: int) -> None:
-        ip("link", "set", self._links[host], "up")
+        ip("link", "set", self.links[host], "up")
 
     def received(self, host: int) -> int:
         """Bytes that have gone to the host."""
-        path = f"/sys/class/net/{self._links[host]}/statistics/tx_bytes"
+        path = f"/sys/class/net/{self.links[host]}/statistics/tx_bytes"
         with open(path) as file:
             return int(file.read())

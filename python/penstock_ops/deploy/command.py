@@ -40,6 +40,7 @@ from penstock_ops.deploy.settings import (
 )
 from penstock_ops.deploy.tiers import tiers_of
 from penstock_ops.deploy.topology.flags import add_topology, topology_of
+from penstock_ops.deploy.verify_job import add_verify
 from penstock_ops.deploy.vmware.flags import add_vmware
 from penstock_ops.deploy.volumes import Volume
 
@@ -73,6 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_vmware(targets.add_parser("vmware", help="VM class, cluster and host checks for ESX"))
     add_operators(targets.add_parser("operators", help="NVIDIA's operators: values, order"))
     add_topology(targets.add_parser("topology", help="NCCL's topology file: make, lint"))
+    add_verify(targets.add_parser("verify", help="a Job that checks the nodes of a replica"))
     _lint(targets.add_parser("lint", help="check manifests of any origin"))
     add_commands(targets)
 

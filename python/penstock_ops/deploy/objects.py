@@ -79,7 +79,10 @@ def pods_of(data: Mapping[str, Any]) -> Iterator[Pod]:
             yield _template(group.get("leaderTemplate"), size, "leader", claims)
         yield worker
     elif "template" in spec:
-        yield _template(spec.get("template"), claims=_templates(spec))
+        # The pods of an indexed Job run together, each with a number.
+        is_group = spec.get("completionMode") == "Indexed"
+        size = _count(spec.get("completions")) if is_group else 1
+        yield _template(spec.get("template"), size, claims=_templates(spec))
 
 
 def _count(value: object) -> int:

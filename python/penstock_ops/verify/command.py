@@ -10,6 +10,12 @@ from pathlib import Path
 
 from penstock.config.terminal import has_styles
 from penstock.core import PenstockError
+from penstock_ops.verify.between.command import (
+    add_host_arguments,
+    findings_of_hosts,
+    serve_agent,
+)
+from penstock_ops.verify.between.judgement import CHECKS as BETWEEN
 from penstock_ops.verify.checks.check import NodeCheck
 from penstock_ops.verify.checks.registry import CHECKS, named
 from penstock_ops.verify.judging import findings_of, sources_of
@@ -42,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "cause and a remedy. Changes nothing."
     )
     parser.epilog = EXAMPLES
+    add_host_arguments(parser)
     parser.add_argument("--plan", metavar="FILE", type=Path, help="plan.yaml of `penstock plan`")
     parser.add_argument(
         "--checks", metavar="NAME,...", help="run only these of --list-checks; default: all"
@@ -69,21 +76,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     """Collect, judge and report. Returns the exit status of the verdict."""
+    if (status := serve_agent(parsed)) is not None:
+        return status
     if parsed.list_checks:
         print("\n".join(check_lines()))
         return 0
-    checks = named(parsed.checks.split(",")) if parsed.checks else CHECKS
+    checks = chosen(parsed.checks) if parsed.checks else CHECKS
     needs = requirements(parsed)
-    found = verify_here(checks, needs)
+    findings = findings_of_hosts(parsed, checks, needs)
+    found = verify_here(checks, needs) if findings is None else verdict(findings)
     report(found, needs, parsed)
     return found.exit_status
+
+
+def chosen(names: str) -> tuple[NodeCheck, ...]:
+    """The checks of one node among `names`, which may also have those between nodes."""
+    return named([name for name in names.split(",") if name not in BETWEEN])
 
 
 def requirements(parsed: argparse.Namespace) -> Needs:
     """Needs of the plan, and the directories given by flags."""
     needs = read_needs(parsed.plan) if parsed.plan else Needs()
     if parsed.weights:
-        if not parsed.weights.is_dir():
+        if not parsed.hosts and not parsed.weights.is_dir():
             raise PenstockError(f"--weights {parsed.weights}: no such directory")
         needs = replace(needs, directories={WEIGHTS: str(parsed.weights.resolve())})
     return with_serving(needs, parsed.config) if parsed.config else needs
@@ -113,5 +128,6 @@ def write(path: Path, content: str) -> None:
 
 
 def check_lines() -> list[str]:
-    width = max(len(check.name) for check in CHECKS)
-    return [f"{check.name.ljust(width)}  {check.title} ({check.layer})" for check in CHECKS]
+    rows = {check.name: f"{check.title} ({check.layer})" for check in CHECKS} | BETWEEN
+    width = max(map(len, rows))
+    return [f"{name.ljust(width)}  {title}" for name, title in rows.items()]

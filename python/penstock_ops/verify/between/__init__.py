@@ -1,0 +1,11 @@
+"""Checks between nodes: an agent on each node measures, a coordinator schedules and judges.
+
+channel       messages between coordinator and agent: over ssh, a pipe, or TCP with a shared token
+agent         operations of one node by name
+probes        what an operation measures: connections, transfers, segments, an all-reduce
+rounds        disjoint pairs, and halves of a group. Pure
+location      which nodes or pairs explain a set of slow pairs. Pure
+coordinator   runs the operations on all nodes, and bears nodes that end, hang or send nonsense
+judgement     findings from what was measured. Pure
+hosts         starts agents by ssh, or waits for those of pods
+"""

@@ -1,0 +1,268 @@
+"""Survey: which operations run on which nodes, in order, until all is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from penstock.config.flags import MASTER_PORT
+from penstock_ops.verify.between.coordinator import Coordinator, Reply, Request
+from penstock_ops.verify.between.limits import (
+    bandwidth_bound,
+    has_stopped,
+    is_slow,
+    latency_bound,
+    reduced_bytes,
+)
+from penstock_ops.verify.between.measurements import Measurements, Reduction
+from penstock_ops.verify.between.probes import (
+    CONNECT_SECONDS,
+    DRAIN_SECONDS,
+    IDLE_SECONDS,
+    SEGMENT_SECONDS,
+    SEGMENT_SIZES,
+    Transfer,
+)
+from penstock_ops.verify.between.rounds import Pair, schedule, slow_members
+from penstock_ops.verify.finding import Status
+from penstock_ops.verify.needs import Needs
+
+STAMPS = 8
+"""Exchanges of stamps; the fastest gives the clock's offset."""
+AGAIN = 2
+"""How often a slow pair is measured again. The best value counts: another load may have used the
+link or the processors.
+"""
+SAMPLES = 100
+"""Round trips of a small message."""
+REPEATS = 30
+WARM_UP = 5
+"""All-reduces that are not counted: they open connections and grow windows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    seconds: float = 1.0
+    """Duration of a transfer."""
+    patience: float = 15.0
+    """Seconds that a node may take to answer, beside the time of an operation."""
+    join: float = 60.0
+    """Seconds until an agent's first message."""
+    fixed_port: int = MASTER_PORT
+    """Port of the first node that the other nodes' ranks call."""
+
+
+def survey(coordinator: Coordinator, needs: Needs, settings: Settings) -> Measurements:
+    """Measure all nodes and pairs. Lost nodes are left out from then on."""
+    found = Measurements(
+        tuple(node.name for node in coordinator.nodes), fixed_port=settings.fixed_port
+    )
+    stages = (_clocks, _names, _line_rate, _reach, _fixed_port, _transfers, _segments, _reduction)
+    for stage in stages:
+        stage(coordinator, found, needs, settings)
+    found.lost = {at: node.lost for at, node in enumerate(coordinator.nodes) if node.lost}
+    return found
+
+
+def _clocks(run: Coordinator, found: Measurements, needs: Needs, settings: Settings) -> None:
+    for _ in range(STAMPS):
+        run.run("stamp", {})
+    for at in run.alive:
+        found.clocks[at] = min(run.nodes[at].clocks, key=lambda each: each.uncertainty)
+
+
+def _names(run: Coordinator, found: Measurements, needs: Needs, settings: Settings) -> None:
+    peers = [peer for peer, node in enumerate(run.nodes) if node.host]
+    names = [run.nodes[peer].host for peer in peers]
+    if not names:
+        return
+    for at, reply in run.run("resolve", {"names": names}, IDLE_SECONDS).items():
+        rows = _rows(found, "resolve", at, reply, len(names))
+        for peer, row in zip(peers, rows, strict=False):
+            if peer != at:
+                found.names[at, peer] = (row["seconds"], row["error"])
+
+
+def _rows(found: Measurements, operation: str, at: int, reply: Reply, size: int) -> list[Any]:
+    """The rows of a reply that must have `size` of them; none, with the reason kept, otherwise."""
+    if not reply.error and len(reply.result) == size:
+        return list(reply.result)
+    found.reasons[operation, at] = reply.error or f"{len(reply.result)} rows, expected {size}"
+    return []
+
+
+def _line_rate(run: Coordinator, found: Measurements, needs: Needs, settings: Settings) -> None:
+    replies = run.run("line_rate", {})
+    rates = [reply.result for reply in replies.values() if not reply.error]
+    found.line_rate = min(rates, default=0.0)
+
+
+def _reach(run: Coordinator, found: Measurements, needs: Needs, settings: Settings) -> None:
+    """Round trips of all pairs. One node after another measures, so that none disturbs another."""
+    alive = run.alive
+    _round_trips(run, found, {at: [peer for peer in alive if peer != at] for at in alive})
+    for _ in range(AGAIN):
+        bound = latency_bound(found.round_trip_us.values())
+        again: dict[int, list[int]] = {}
+        for (at, peer), value in found.round_trip_us.items():
+            if bound.status(value) is not Status.PASS:
+                again.setdefault(at, []).append(peer)
+        _round_trips(run, found, again)
+
+
+def _round_trips(run: Coordinator, found: Measurements, wanted: Mapping[int, list[int]]) -> None:
+    """Connect each node to some peers; keep the fastest round trip of a pair."""
+    for at, all_peers in wanted.items():
+        peers = [peer for peer in all_peers if not run.nodes[peer].lost]
+        arguments = {"peers": [run.nodes[peer].target for peer in peers], "samples": SAMPLES}
+        seconds = (1 + len(peers)) * CONNECT_SECONDS
+        for reply in run.run_each({at: Request("reach", arguments, seconds)}).values():
+            rows = _rows(found, "reach", at, reply, len(peers))
+            for peer, row in zip(peers, rows, strict=False):
+                value, best = row["round_trip_us"], found.round_trip_us.get((at, peer))
+                if value is not None:
+                    resent = found.idle_resent.get((at, peer), 0) + row["resent"]
+                    found.idle_resent[at, peer] = resent
+                    found.round_trip_us[at, peer] = value if best is None else min(value, best)
+                elif best is None:
+                    found.unreachable[at, peer] = row["error"]
+
+
+def _fixed_port(run: Coordinator, found: Measurements, needs: Needs, settings: Settings) -> None:
+    first, *others = run.alive or [0]
+    if first != 0 or not others or not settings.fixed_port:
+        return
+    run.run_each({first: Request("listen", {"port": settings.fixed_port}, 0.0)})
+    target = {"address": run.nodes[first].address, "port": settings.fixed_port}
+    request = Request("connections", {"peers": [target]}, CONNECT_SECONDS)
+    for at, reply in run.run_each(dict.fromkeys(others, request)).items():
+        for error in _rows(found, "connections", at, reply, 1):
+            found.checked_ports.add((at, first))
+            if error:
+                found.closed[at, first] = error
+
+
+def _transfers(run: Coordinator, found: Measurements, needs: Needs, settings: Settings) -> None:
+    rounds = schedule(len(run.nodes))
+    _measure(run, found, rounds, settings)
+    for _ in range(AGAIN):
+        bound = bandwidth_bound(found)
+        slow = {
+            pair
+            for pair, value in found.transfers.items()
+            if is_slow(value, bound) and not has_stopped(value)
+        }
+        if not slow:
+            return
+        _measure(
+            run, found, [[pair for pair in pairs if pair in slow] for pairs in rounds], settings
+        )
+
+
+def _measure(
+    run: Coordinator, found: Measurements, rounds: Sequence[Collection[Pair]], settings: Settings
+) -> None:
+    """Transfer data between the pairs of each round at the same time; keep the best of a pair."""
+    for pairs in rounds:
+        requests = {
+            source: Request(
+                "transfer",
+                {**run.nodes[target].target, "seconds": settings.seconds},
+                settings.seconds + CONNECT_SECONDS + DRAIN_SECONDS,
+            )
+            for source, target in pairs
+            if not run.nodes[target].lost and (source, target) not in found.unreachable
+        }
+        targets = dict(pairs)
+        for source, reply in run.run_each(requests).items():
+            pair = source, targets[source]
+            if reply.error:
+                if pair not in found.transfers:
+                    found.unreachable[pair] = reply.error
+                continue
+            value = Transfer(**{name: reply.result[name] for name in Transfer.__slots__})
+            if pair not in found.transfers or value.gb_per_s > found.transfers[pair].gb_per_s:
+                found.transfers[pair] = value
+
+
+def _segments(run: Coordinator, found: Measurements, needs: Needs, settings: Settings) -> None:
+    """The largest segments that pass where a transfer stopped."""
+    seconds = len(SEGMENT_SIZES) * (SEGMENT_SECONDS + CONNECT_SECONDS)
+    for pairs in schedule(len(run.nodes)):
+        requests = {
+            source: Request("segment", run.nodes[target].target, seconds)
+            for source, target in pairs
+            if has_stopped(found.transfers.get((source, target)))
+        }
+        targets = dict(pairs)
+        for source, reply in run.run_each(requests).items():
+            if not reply.error:
+                found.largest_segment[source, targets[source]] = reply.result
+
+
+def _reduction(run: Coordinator, found: Measurements, needs: Needs, settings: Settings) -> None:
+    alive = run.alive
+    size, bound = reduced_bytes(needs), needs.bound("all_reduce_us", "us")
+    if needs.devices:
+        reason = "ranks of devices reduce by NCCL, which these probes do not use: run nccl-tests"
+        found.skipped = {"all_reduce": reason}
+        return
+    if found.unreachable or any(map(has_stopped, found.transfers.values())):
+        reason = "not measured, because the nodes do not all reach each other"
+        found.skipped = {"all_reduce": reason}
+        return
+    if len(alive) < 2:
+        return
+
+    def times(groups: list[list[int]]) -> list[float]:
+        return _reduce(run, found, groups, size)
+
+    taken = times([alive])[0]
+    if taken != taken:
+        return
+    slow: list[int] = []
+    is_between = False
+    limit = bound.needed if bound.needed is not None else bound.expected
+    if limit is not None and taken > limit and len(alive) > 2:
+        slow, is_between = slow_members(
+            alive, lambda groups: [not value <= limit for value in times(groups)]
+        )
+    found.reduction = Reduction(size, taken, tuple(slow), is_between)
+
+
+def _reduce(
+    run: Coordinator, found: Measurements, groups: Sequence[Sequence[int]], size: int
+) -> list[float]:
+    """Microseconds of an all-reduce in each of disjoint groups; NaN for one that failed."""
+    ports = run.run_each({group[0]: Request("free_port", {}, 0.0) for group in groups})
+    requests = {}
+    for group in groups:
+        reply = ports.get(group[0])
+        if reply is None or reply.error:
+            continue
+        for rank, at in enumerate(group):
+            arguments = {
+                "address": run.nodes[group[0]].address,
+                "port": reply.result,
+                "rank": rank,
+                "ranks": len(group),
+                "bytes": size,
+                "repeats": WARM_UP + REPEATS,
+            }
+            requests[at] = Request("all_reduce", arguments, 2 * IDLE_SECONDS)
+    replies = run.run_each(requests)
+    for at, reply in replies.items():
+        if reply.error:
+            found.reasons["all_reduce", at] = reply.error
+    return [_slowest(group, replies) for group in groups]
+
+
+def _slowest(group: Sequence[int], replies: dict[int, Reply]) -> float:
+    """Median over repeats of the slowest rank's time."""
+    rows = [replies[at].result for at in group if at in replies and not replies[at].error]
+    if len(rows) < len(group) or len({len(row) for row in rows}) != 1:
+        return float("nan")
+    each = [max(times) for times in zip(*rows, strict=True)][WARM_UP:]
+    return float(median(each)) if each else float("nan")
