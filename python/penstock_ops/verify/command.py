@@ -128,6 +128,6 @@ def write(path: Path, content: str) -> None:
 
 
 def check_lines() -> list[str]:
-    rows = {check.name: f"{check.title} ({check.layer})" for check in CHECKS} | BETWEEN
+    rows = {check.name: f"{check.title} ({check.layer})" for check in CHECKS} | dict(BETWEEN)
     width = max(map(len, rows))
     return [f"{name.ljust(width)}  {title}" for name, title in rows.items()]
