@@ -423,6 +423,7 @@ def test_what_a_deployment_needs_is_said(
     printed = capsys.readouterr().out
     assert "kubectl create secret generic deepseek-r1-cluster" in printed
     assert "IPC_LOCK" in printed
+    assert "kubernetes-sigs/lws/releases/download/v0.9.0/manifests.yaml" in printed
     assert "--device cuda is measured on one H100" in printed
 
 

@@ -208,6 +208,11 @@ def test_each_line_of_the_checklist_has_its_command(made: Made) -> None:
     assert len(heads) == sum(line.startswith("   check: ") for line in items)
     assert len(heads) == sum(line.startswith("   right: ") for line in items)
     for command in (
+        "racadm get BIOS.ProcSettings.ProcVirtualization",
+        "racadm get BIOS.IntegratedDevices.SriovGlobalEnable",
+        "racadm get BIOS.IntegratedDevices.MmioAbove4Gb",
+        "racadm get BIOS.SysProfileSettings.SysProfile",
+        "racadm get BIOS.ProcSettings.SubNumaCluster",
         "esxcli system settings kernel set -s enableACSDTP2P -v true",
         "esxcli system settings kernel list -o disableACSCheck",
         "esxcli system settings kernel list -o atsSupport",
