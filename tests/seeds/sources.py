@@ -13,6 +13,7 @@ ROOT = HERE.parents[1]
 HEAD = re.compile(r"\[(\d{3}) row (\d+) (runs|refused|other)\] ?(.*)")
 SECTION = re.compile(r"## (\d{3}) ")
 SEPARATOR = re.compile(r"(?<!\\)\|")
+QUOTED = re.compile(r"`([^`]+)`")
 OF_PENSTOCK = re.compile(r"`penstock ([^`]+)`")
 DOCUMENT = re.compile(r"^---\n", re.MULTILINE)
 ROW_OF_DOCUMENT = re.compile(r"# row (\d+)\b")
@@ -41,7 +42,7 @@ class Row:
     reason: str
     commands: tuple[str, ...]
     """Those of Penstock, without its name."""
-    test: str
+    tests: tuple[str, ...]
 
 
 def commands() -> Iterator[Command]:
@@ -67,11 +68,12 @@ def rows() -> dict[int, Row]:
         cells = [cell.strip() for cell in SEPARATOR.split(line)[1:-1]]
         if not source or not cells or not cells[0].isdigit():
             continue
-        number, _, here, verdict, test = cells
+        number, _, here, verdict, tests = cells
         word, _, reason = re.sub(r"[:;] ", "\n", verdict, count=1).partition("\n")
         own = tuple(OF_PENSTOCK.findall(here))
         assert int(number) not in found, number
-        found[int(number)] = Row(int(number), source, word, reason, own, test.strip("`"))
+        shown = tuple(QUOTED.findall(tests))
+        found[int(number)] = Row(int(number), source, word, reason, own, shown)
     return found
 
 
