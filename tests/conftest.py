@@ -37,6 +37,7 @@ HEAVY = [
         "plan/test_virtual.py",
         "scheduler/test_tier_traffic.py",
         "top/test_command.py",
+        "up/test_command.py",
     )
 ]
 

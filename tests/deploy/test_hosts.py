@@ -10,8 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from penstock.cli.main import main
+from penstock.core import PenstockError
+from penstock_ops.deploy.hosts import local_command
+from penstock_ops.deploy.settings import Settings
+from penstock_ops.deploy.volumes import Volume
 from tests.deploy.conftest import HERE, PLANS
 
 MODEL = ["--model-path", "/srv/models/my model"]
@@ -112,3 +117,39 @@ def test_a_job_of_several_penstock_nodes_needs_a_secret(plan: Plan, tmp_path: Pa
 def test_a_path_must_be_absolute(plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["deploy", "slurm", str(plan(HERE)), "--model-path", "models/m"]) == 2
     assert "an absolute path" in capsys.readouterr().err
+
+
+def test_a_local_command_is_that_of_a_job_on_loopback(plan: Plan, tmp_path: Path) -> None:
+    one = yaml.safe_load(plan(HERE).read_text())
+    one["choice"]["replicas"] = 1
+    settings = Settings(one, "m", "", Volume(), MODEL[1])
+    words = local_command(settings, 1234, 1235)
+    script = made(plan, tmp_path, "slurm", HERE).read_text()
+    assert words[:5] == [sys.executable, "-P", "-m", "penstock", "serve"]
+    own = {"--host=127.0.0.1", "--port=1234", "--metrics-port=1235"}
+    assert own <= set(words)
+    others = [word for word in words[6:] if word not in own]
+    assert len(others) > 5
+    assert all(word in script for word in others)
+
+
+@pytest.mark.parametrize(("replicas", "per_node"), [(2, 1), (1, 1)])
+def test_a_local_command_is_of_one_replica_on_one_host(
+    plan: Plan, replicas: int, per_node: int
+) -> None:
+    changed = yaml.safe_load(plan("vllm-two-nodes").read_text())
+    changed["choice"]["replicas"] = replicas
+    changed["target"]["per_node"] = per_node
+    with pytest.raises(PenstockError, match="one on one host is started here"):
+        local_command(Settings(changed, "m", "", Volume(), "/m"), 1234, 1234)
+
+
+def test_a_local_command_of_another_engine_listens_on_loopback(plan: Plan) -> None:
+    changed = yaml.safe_load(plan("vllm-one-node").read_text())
+    changed["choice"]["replicas"] = 1
+    words = local_command(Settings(changed, "m", "", Volume(), "/m"), 1234, 1234)
+    assert words[:3] == ["vllm", "serve", "/m"]
+    assert [word for word in words if word.startswith(("--host", "--port"))] == [
+        "--host=127.0.0.1",
+        "--port=1234",
+    ]

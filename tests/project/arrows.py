@@ -131,6 +131,16 @@ PYTHON: dict[str, set[str]] = {
     "penstock_ops.deploy": {"penstock_ops.plan"},  # node types
     "penstock_ops.plan": {"backends", "hub", "model", "penstock_lab.bench"},
     "penstock_ops.top": set(),
+    # deploy: the command of a host; top: the reader of metrics.
+    "penstock_ops.up": {
+        "hub",
+        "model",
+        "penstock_lab.bench",
+        "penstock_ops.deploy",
+        "penstock_ops.plan",
+        "penstock_ops.top",
+        "penstock_ops.verify",
+    },
     # backends: the options of the engine's client of KV tiers.
     "penstock_ops.verify": {"backends", "executor", "kv", "penstock_ops.plan"},
 }

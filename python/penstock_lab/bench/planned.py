@@ -15,6 +15,7 @@ from penstock.config.forms import count, members, number, rows, table, text
 from penstock_lab.bench import flags, result
 from penstock_lab.bench.measure import measure, parse_workload
 from penstock_lab.bench.progress import progress
+from penstock_lab.bench.result import Result
 from penstock_lab.bench.runs import INTERRUPTED
 from penstock_lab.bench.slo import Slo, parse_slo
 from penstock_lab.bench.table import figure, render
@@ -43,16 +44,7 @@ def run(parsed: argparse.Namespace) -> int:
     succeeded; 130 after Ctrl-C.
     """
     plan = read_plan(parsed.plan)
-    load = parse_workload(words(plan))
-    for name in ("tokenizer", "prompt_ids", "vocab_size"):
-        setattr(load, name, getattr(parsed, name))
-    measured = measure(
-        load,
-        flags.target(parsed),
-        seed=load.seed,
-        tags={"command": "plan", "plan": plan},
-        progress=progress(parsed.disable_tqdm),
-    )
+    measured = measure_plan(plan, parsed)
     print("\n".join(lines(plan, measured)))
     if parsed.save_result or parsed.append_result:
         path = Path(parsed.result_dir or "") / (
@@ -64,6 +56,22 @@ def run(parsed: argparse.Namespace) -> int:
         return INTERRUPTED
     held = all(not slo.passed([measured]) for slo in bounds(plan))
     return 0 if measured["completed"] and held else 1
+
+
+def measure_plan(plan: Mapping[str, Any], parsed: argparse.Namespace) -> Result:
+    """Send the plan's load to the server of the flags. The result has the plan among its tags, for
+    `penstock plan --calibrate`; after Ctrl-C it is partial.
+    """
+    load = parse_workload(words(plan))
+    for name in ("tokenizer", "prompt_ids", "vocab_size"):
+        setattr(load, name, getattr(parsed, name))
+    return measure(
+        load,
+        flags.target(parsed),
+        seed=load.seed,
+        tags={"command": "plan", "plan": plan},
+        progress=progress(parsed.disable_tqdm),
+    )
 
 
 def read_plan(path: Path) -> Mapping[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 
 from penstock.core import PenstockError
 from penstock_ops.deploy.engines import pods
@@ -10,6 +11,7 @@ from penstock_ops.deploy.engines.penstock import PROGRAM, SHUTDOWN
 from penstock_ops.deploy.quoting import plain, shell, unit, unit_program, unit_value
 from penstock_ops.deploy.settings import Settings
 
+HERE = "127.0.0.1"
 UNIT = """\
 # {title}, made by `penstock deploy systemd`. Install it as /etc/systemd/system/{name}.service.
 [Unit]
@@ -127,6 +129,27 @@ def slurm(settings: Settings) -> str:
         token=TOKEN if secret else "",
         command=shlex.quote(script),
     )
+
+
+def local_command(settings: Settings, port: int, metrics_port: int) -> list[str]:
+    """The command of the plan's only replica on this machine, listening on loopback. PenstockError
+    if the plan has several replicas, or one on several hosts.
+    """
+    if settings.nodes > 1 or settings.choice["replicas"] > 1:
+        raise PenstockError(
+            f"the plan has {settings.choice['replicas']} replicas on {settings.nodes} hosts each: "
+            "one on one host is started here; see `penstock deploy k8s` and `penstock deploy slurm`"
+        )
+    words = list(map(plain, pods(settings).command(settings, True)))
+    if settings.engine == "penstock":
+        # -P: a directory named penstock in the working directory must not shadow the package.
+        words[: len(PROGRAM)] = [sys.executable, "-P", *PROGRAM[1:]]
+    own = {"--host": HERE, "--port": str(port), "--metrics-port": str(metrics_port)}
+    flags = [word.partition("=")[0] for word in words]
+    return [
+        f"{flag}={own[flag]}" if flag in own else word
+        for flag, word in zip(flags, words, strict=True)
+    ]
 
 
 def _title(settings: Settings) -> str:

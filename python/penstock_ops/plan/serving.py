@@ -133,11 +133,8 @@ def _streams(target: Target, streams: int, tokens: int) -> Sequence[Outcome]:
 
 
 def _server(subject: Subject, logs: Path) -> ServerUnderTest:
-    # Remove Penstock's settings, such as API keys, from the server's environment: they are not part
-    # of the plan.
-    settings = (*(flag.env for flag in FLAGS), "PENSTOCK_CONFIG")
-    command = ["env", *(f"--unset={name}" for name in settings)]
-    command += ["{penstock}", "serve", "{model}", "--host", "127.0.0.1", "--port", "{port}"]
+    command = [*without_settings(), "{penstock}", "serve", "{model}"]
+    command += ["--host", "127.0.0.1", "--port", "{port}"]
     command += ["--no-enable-prefix-caching", "--device", "cpu"]
     recipe = Recipe("penstock", command, ready_path="/health")
     values = Values(
@@ -149,3 +146,11 @@ def _server(subject: Subject, logs: Path) -> ServerUnderTest:
         here=Path(),
     )
     return ServerUnderTest(Entry("penstock", recipe), values, logs)
+
+
+def without_settings() -> list[str]:
+    """First words of a command without Penstock's settings, such as API keys, in its environment:
+    they are not part of a plan.
+    """
+    settings = (*(flag.env for flag in FLAGS), "PENSTOCK_CONFIG")
+    return ["env", *(f"--unset={name}" for name in settings)]

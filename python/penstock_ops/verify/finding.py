@@ -32,6 +32,8 @@ class Layer(StrEnum):
     STORAGE = "storage"
     HOST = "host"
     ENGINE = "engine"
+    MODEL = "model"
+    """The plan's own model of step times, where hardware and engine give what it counts on."""
     LOAD = "load"
 
 

@@ -90,6 +90,11 @@ class ServerUnderTest:
         path = self._recipe.ready_path if self._recipe else "/v1/models"
         return answers(self.url + path)
 
+    @property
+    def pid(self) -> int | None:
+        """Process of the server; None if it was not started here."""
+        return self._tree.root.pid if self._tree else None
+
     def version(self) -> str:
         """The first line with a digit that the recipe's version command prints; empty if there is
         no such command.

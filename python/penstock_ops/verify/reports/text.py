@@ -89,5 +89,7 @@ def _conclusion(verdict: Verdict, needs: Needs) -> Iterator[str]:
     if cause:
         device = f" {escaped(cause.device)}" if cause.device else ""
         yield f"{cause.layer}, {escaped(cause.node)}{device}: {escaped(cause.summary)}"
+        if cause.cause:
+            yield f"cause: {escaped(cause.cause)}"
     elif verdict.outcome is Outcome.NOT_PROVEN:
         yield "no check applies to this machine"

@@ -1,0 +1,96 @@
+"""The server of a plan on this machine: started, waited for, asked for its metrics, ended."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from penstock.core import PenstockError
+from penstock_lab.bench.compare.processes import Meter, uninterrupted
+from penstock_lab.bench.compare.recipe import Recipe, Values
+from penstock_lab.bench.compare.server_under_test import ServerUnderTest
+from penstock_lab.bench.compare.servers import Entry
+from penstock_lab.bench.target import Address
+from penstock_ops.plan.serving import without_settings
+from penstock_ops.top.exposition import Page, parse
+
+NAME = "server"
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+
+
+class LocalServer:
+    """A server on loopback, with all processes that it starts, and its log in a directory."""
+
+    def __init__(self, command: Sequence[str], port: int, metrics_port: int) -> None:
+        self.command = list(command)
+        self.logs = Path(tempfile.mkdtemp(prefix="penstock-up-"))
+        self._metrics = f"http://127.0.0.1:{metrics_port}"
+        # {penstock} stands for all words, because texts in braces are placeholders in other words.
+        recipe = Recipe(NAME, ["{penstock}"], ready_path="/health")
+        words = [*without_settings(), *command]
+        cpus = sorted(os.sched_getaffinity(0))
+        values = Values(port, cpus, "", Path(), words, Path())
+        self._server = ServerUnderTest(Entry(NAME, recipe), values, self.logs)
+
+    @property
+    def url(self) -> str:
+        return self._server.url
+
+    @property
+    def pid(self) -> int | None:
+        return self._server.pid
+
+    @property
+    def log(self) -> Path:
+        return self.logs / f"{NAME}.log"
+
+    def start(self, patience: float) -> float:
+        """Start, and wait until the server is ready. Returns the seconds that it took.
+        PenstockError if it ends before, or is not ready within `patience` seconds.
+        """
+        try:
+            self._server.start(patience)
+        except OSError as error:
+            raise PenstockError(f"{self.command[0]}: {error.strerror}") from error
+        return self._server.ready_s
+
+    def metrics(self) -> Page:
+        """Its metrics; a page without samples if it does not answer."""
+        try:
+            return parse(Address(self._metrics).ask("/metrics").decode(errors="replace"))
+        except PenstockError:
+            return Page()
+
+    def meter(self) -> Meter | None:
+        return self._server.meter()
+
+    def end(self, *, keep_log: bool = False) -> None:
+        """End all processes of the server. A signal that comes meanwhile waits for this."""
+        with uninterrupted():
+            self._server.end()
+            if not keep_log:
+                shutil.rmtree(self.logs, ignore_errors=True)
+
+
+@contextmanager
+def ending_signals() -> Iterator[None]:
+    """Makes SIGTERM and SIGHUP a KeyboardInterrupt, so that what was started is ended first."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, _interrupt) for number in ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
