@@ -14,6 +14,7 @@ import yaml
 
 from penstock.cli.main import main
 from penstock_ops.verify import command
+from penstock_ops.verify.between.judgement import CHECKS as BETWEEN
 from penstock_ops.verify.checks.registry import CHECKS
 from penstock_ops.verify.finding import Bound, Finding, Layer, Status
 from penstock_ops.verify.needs import Needs
@@ -55,7 +56,7 @@ def test_json_alone_on_standard_output(capsys: pytest.CaptureFixture[str]) -> No
 def test_all_checks_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", "--list-checks"]) == 0
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
-    assert listed == [check.name for check in CHECKS]
+    assert listed == [*(check.name for check in CHECKS), *BETWEEN]
     assert len(set(listed)) == len(listed)
 
 
