@@ -85,6 +85,16 @@ def try_bench(command: str, *more: str) -> Callable[[Path, str, str], None]:
     return tried
 
 
+def try_deploy(command: str) -> Callable[[Path, str, str], None]:
+    """There is no such plan, which is read after the flags."""
+
+    def tried(model: Path, flag: str, value: str) -> None:
+        words = [f"{model}/no.yaml", "-o", f"{model}/m", "--image", "i"]
+        assert main(["deploy", command, *words, flag, value]) in (1, 2)
+
+    return tried
+
+
 TRIES: dict[str, Callable[[Path, str, str], None]] = {
     "penstock serve": try_serve,
     "penstock gateway": try_gateway,
@@ -99,6 +109,11 @@ TRIES: dict[str, Callable[[Path, str, str], None]] = {
     "penstock bench offline": try_bench("offline", *NOWHERE, "--num-prompts", "1"),
     "penstock bench latency": try_bench("latency", *NOWHERE),
     "penstock bench compare": try_bench("compare", "--server", "no.toml"),
+    "penstock bench tiers": try_bench("tiers", "{model}/no.gguf"),
+    "penstock bench channels": try_bench("channels", "--far", "no-such-program"),
+    "penstock deploy k8s": try_deploy("k8s"),
+    "penstock deploy ray": try_deploy("ray"),
+    "penstock deploy helm": try_deploy("helm"),
 }
 """By command. A command with a new list of values needs one."""
 

@@ -69,7 +69,7 @@ def in_bash(script: Path, line: str, directory: Path) -> list[str]:
         ("penstock bench serve --dataset-name r", ["random"]),
         ("penstock chat --sy", ["--system"]),
         ("penstock gateway --help", ["--help", "--help-all"]),
-        ("penstock v", ["version"]),
+        ("penstock v", ["verify", "version"]),
     ],
 )
 def test_bash_offers_what_fits(

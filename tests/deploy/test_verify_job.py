@@ -24,6 +24,7 @@ def plan(tmp_path: Path) -> Path:
     content["target"] |= {
         "per_node": 2,
         "resource": "nvidia.com/gpu",
+        "accelerator": "h100-sxm-80gb",
         "fabric_resources": {"rdma/hca": 2},
     }
     content["engine"] = "vllm"
@@ -47,6 +48,7 @@ def test_one_pod_on_each_node_without_ssh_or_privileges(
     [apart] = pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert apart["topologyKey"] == "kubernetes.io/hostname"
     assert apart["labelSelector"]["matchLabels"] == job["spec"]["template"]["metadata"]["labels"]
+    assert pod["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
     [container] = pod["containers"]
     assert container["resources"]["limits"] == {"nvidia.com/gpu": "2", "rdma/hca": "2"}
     security = container["securityContext"]

@@ -225,6 +225,7 @@ def test_options_of_vllm_are_ignored_as_on_the_command_line(
     missing = str(tmp_path / "missing.gguf")
     with caplog.at_level(logging.WARNING), pytest.raises(PenstockError, match="no such file"):
         LLM(missing, enforce_eager=True)
+    caplog.clear()
     (tmp_path / "missing.gguf").write_bytes(b"")
     with caplog.at_level(logging.WARNING), pytest.raises(PenstockError, match="empty"):
         LLM(missing, enforce_eager=True, swap_space=4, dtype="half", trust_remote_code=False)

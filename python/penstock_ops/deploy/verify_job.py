@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.core import InvalidValueError, PenstockError
+from penstock_ops.deploy.devices import node_selector
 from penstock_ops.deploy.kubernetes import Manifests, write
 from penstock_ops.deploy.plan_file import read_plan
 from penstock_ops.deploy.resources import (
@@ -153,8 +154,8 @@ def _pod(settings: Settings) -> dict[str, object]:
         }
         required = {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}
         spec["affinity"] = {"podAntiAffinity": required}
-    if settings.node_selector:
-        spec["nodeSelector"] = dict(settings.node_selector)
+    if selector := node_selector(settings):
+        spec["nodeSelector"] = selector
     if tolerated := tolerations(settings):
         spec["tolerations"] = tolerated
     return spec
