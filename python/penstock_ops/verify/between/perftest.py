@@ -37,6 +37,8 @@ POLL_SECONDS = 0.05
 LISTENING = "0A"
 """State of a socket in /proc/net/tcp (include/net/tcp_states.h)."""
 GPU_OPTION = "--use_cuda"
+LAUNCHER = ("env", "CUDA_DEVICE_ORDER=PCI_BUS_ID")
+"""CUDA numbers GPUs by speed unless it is told otherwise."""
 NVIDIA, DISPLAYS = "0x10de", ("0x0300", "0x0302")
 INFINIBAND, PCI = "sys/class/infiniband", "sys/bus/pci/devices"
 
@@ -122,13 +124,12 @@ def measure(words: tuple[str, ...], address: str) -> str:
         raise PenstockError(f"{address!r} is not an address")
     found = run_command(_ordered((*words, address)), RUN_SECONDS)
     if not found.is_present:
-        raise PenstockError(found.detail)
+        raise PenstockError(f"{words[0]}{found.detail.removeprefix(LAUNCHER[0])}")
     return found.text
 
 
 def _ordered(words: tuple[str, ...]) -> tuple[str, ...]:
-    """CUDA numbers GPUs by speed unless it is told otherwise."""
-    return ("env", "CUDA_DEVICE_ORDER=PCI_BUS_ID", *words)
+    return (*LAUNCHER, *words)
 
 
 class Server:
