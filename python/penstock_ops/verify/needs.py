@@ -51,6 +51,8 @@ class Needs:
     """Threads on a node, if the plan is for CPUs."""
     shared_memory: int = 0
     """Bytes of /dev/shm."""
+    reduced_bytes: int = REDUCED_BYTES
+    """Bytes of an all-reduce."""
     fabric_resources: Mapping[str, int] = field(default_factory=dict)
     bounds: Mapping[str, Bound] = field(default_factory=dict)
     """By name: memory_gb_per_s, all_reduce_us, storage_gb_per_s, ..., as in the plan's thresholds
@@ -70,13 +72,6 @@ class Needs:
     @property
     def is_planned(self) -> bool:
         return bool(self.plan)
-
-    @property
-    def reduced_bytes(self) -> int:
-        """Bytes of the plan's all-reduce."""
-        bound = self.bounds.get("all_reduce_us")
-        size = PLANNED_KB.match(bound.formula) if bound else None
-        return max(int(float(size[1]) * 1e3), 1) if size else REDUCED_BYTES
 
     def bound(self, name: str, unit: str) -> Bound:
         """The bound by this name, or one without limits."""
@@ -143,6 +138,7 @@ def needs_of(plan: Mapping[str, Any]) -> Needs:
         accelerator=target.get("accelerator", "") if has_devices else "",
         ranks=on_node,
         shared_memory=shared * on_node,
+        reduced_bytes=_reduced_bytes(bounds.get("all_reduce_us")),
         fabric_resources=target["fabric_resources"] if nodes > 1 else {},
         bounds=bounds,
     )
@@ -157,6 +153,11 @@ def _thresholds(rows: Mapping[str, Any]) -> dict[str, Bound]:
             formula = row.get("formula", "")
             found[name] = Bound(row["needed"], expected, unit, is_ceiling, formula)
     return found
+
+
+def _reduced_bytes(bound: Bound | None) -> int:
+    size = PLANNED_KB.match(bound.formula) if bound else None
+    return max(int(float(size[1]) * 1e3), 1) if size else REDUCED_BYTES
 
 
 def _tiers(tiers: Any) -> dict[str, Bound]:

@@ -18,7 +18,8 @@ NEEDS = Needs(
     plan="plan.yaml",
     devices=8,
     accelerator="h100-sxm-80gb",
-    bounds={"all_reduce_us": Bound(300.0, 150.0, "us", True, "16777.2 KB, 128 in a step")},
+    reduced_bytes=16_777_200,
+    bounds={"all_reduce_us": Bound(300.0, 150.0, "us", is_ceiling=True)},
 )
 
 

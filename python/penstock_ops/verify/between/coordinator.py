@@ -50,7 +50,7 @@ def gpu_number(key: str, value: object) -> None:
 
 MICROSECONDS = number(0.0, 1e9)
 ADAPTER = members(
-    {"name": text(), "layer": any_text, "gbit_per_s": number(0.0, 1e5), "gpu": gpu_number}
+    {"name": text(), "layer": any_text, "gbit_per_s": number(0.1, 1e5), "gpu": gpu_number}
 )
 RESULTS: Mapping[str, Form] = {
     "start": anything,

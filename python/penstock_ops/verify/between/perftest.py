@@ -72,7 +72,7 @@ def has_gpu_option() -> bool:
 def adapters(root: Path = Path("/")) -> list[Adapter]:
     """Adapters with an active port, by name."""
     gpus = _gpus(root)
-    found = []
+    found: list[Adapter] = []
     for device in sorted((root / INFINIBAND).glob("*")):
         port = device / "ports/1"
         with suppress(OSError, ValueError, IndexError):

@@ -41,7 +41,7 @@ def judge(check: NodeCheck, node: Snapshot, needs: Needs) -> Iterator[Finding]:
         return
     source = node[NAME]
     # The tool ends with an error if a value is wrong.
-    if not source.is_present and not (found := _wrong(source)):
+    if not source.is_present and not _has_wrong_values(source):
         yield check.absent(node, source, is_needed=False)
         return
     found = parse(source.text)
@@ -59,15 +59,14 @@ def judge(check: NodeCheck, node: Snapshot, needs: Needs) -> Iterator[Finding]:
     yield from _rates(check, node, found, needs)
 
 
-def _wrong(source: Evidence) -> Reductions | None:
-    """The output of a run that failed, if wrong values made it fail."""
+def _has_wrong_values(source: Evidence) -> bool:
+    """Whether they made a run fail."""
     if source.absence is not Absence.FAILED:
-        return None
+        return False
     try:
-        found = parse(source.text)
+        return parse(source.text).wrong > 0
     except ParseError:
-        return None
-    return found if found.wrong else None
+        return False
 
 
 def _rates(check: NodeCheck, node: Snapshot, found: Reductions, needs: Needs) -> Iterator[Finding]:
