@@ -30,7 +30,8 @@ NEEDS = Needs(
     bounds={
         "storage_gb_per_s": Bound(0.9, 1.5, "GB/s"),
         "tier_disk_gb_per_s": Bound(None, 3.0, "GB/s"),
-        "rail_gbit_per_s": Bound(None, 400.0, "Gb/s"),
+        "rail_gbit_per_s": Bound(200.0, 400.0, "Gb/s"),
+        "all_reduce_us": Bound(50.0, 30.0, "us", is_ceiling=True),
     },
     directories={"weights": "/models", "disk": "/kv"},
     config="/etc/penstock.yaml",
@@ -38,6 +39,22 @@ NEEDS = Needs(
     hosts=("node-1", "kv"),
 )
 """Of a plan for two nodes with two GPUs each."""
+REDUCTIONS = """\
+# Using devices
+#  Rank  0 Group  0 Pid    254 on     node-0 device  0 [0000:19:00] NVIDIA H100 80GB HBM3
+#  Rank  1 Group  0 Pid    254 on     node-0 device  1 [0000:3b:00] NVIDIA H100 80GB HBM3
+#
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time\
+   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)\
+  (GB/s)  (GB/s)
+       65536         16384     float     sum      -1    16.38    4.00    4.00      0    16.40\
+    4.00    4.00      0
+  4294967296    1073741824     float     sum      -1    12780  336.07  336.07      0    12790\
+  335.81  335.81      0
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 170.0
+"""
 GPU_XML = """\
 	<gpu id="0000{bus}">
 		<product_name>NVIDIA H100 80GB HBM3</product_name>
@@ -275,6 +292,7 @@ COMMANDS = {
     "topology-matrix": MATRIX,
     "peer-reads": PEERS,
     "copy-rate": COPIES,
+    "all-reduce-rate": REDUCTIONS,
     "lspci": "".join(BRIDGE.format(bus=bus) for bus in BRIDGES)
     + "".join(ENDPOINT.format(bus=bus, kind="3D controller: NVIDIA GH100") for bus in GPUS)
     + "".join(ENDPOINT.format(bus=bus, kind="Infiniband controller: MT2910") for bus in NICS),

@@ -41,7 +41,11 @@ def plan(**changes: Any) -> dict[str, Any]:
         "memory": [{"shared_memory": GIB}],
         "thresholds": {
             "storage_gb_per_s": {"needed": 0.3, "expected": 0.5, "formula": "a"},
-            "all_reduce_us": {"needed": 90.0, "expected": 40.0},
+            "all_reduce_us": {
+                "needed": 90.0,
+                "expected": 40.0,
+                "formula": "114.7 KB, 122 in a step",
+            },
             "of_a_later_version": {"needed": 1},
         },
         **changes,
@@ -55,7 +59,9 @@ def test_a_plan_over_two_nodes() -> None:
     assert needs.bounds["storage_gb_per_s"] == Bound(0.3, 0.5, "GB/s", formula="a")
     assert needs.bounds["all_reduce_us"].is_ceiling
     assert needs.bounds["tier_disk_gb_per_s"].expected == 5.0
-    assert needs.bounds["rail_gbit_per_s"].expected == 400  # source 002: 8 x 400 Gb/s
+    assert needs.reduced_bytes == 114_700
+    rail = needs.bounds["rail_gbit_per_s"]  # source 002: 8 x 400 Gb/s; half is planned with
+    assert (rail.needed, rail.expected) == (200, 400)
     assert "of_a_later_version" not in needs.bounds
     assert "tier_ram_gb_per_s" not in needs.bounds
 

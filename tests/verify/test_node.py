@@ -155,6 +155,18 @@ FAULTS: dict[str, tuple[str, Status, str, Fault]] = {
         file(f"{PCI}/0000:15:01.0/max_link_speed", "16.0 GT/s"),
     ),
     "slow copies": ("copy-rate", WARN, "12.4", command("copy-rate", '"54.90"', '"12.40"')),
+    "slow all-reduce of the plan's size": (
+        "all-reduce-rate",
+        FAIL,
+        "65.5 KB over 2 GPUs: 65.54 us",
+        command("all-reduce-rate", "16.40    4.00    4.00", "65.54    1.00    1.00"),
+    ),
+    "wrong values of an all-reduce": (
+        "all-reduce-rate",
+        FAIL,
+        "3 wrong values",
+        command("all-reduce-rate", "values : 0 OK", "values : 3 FAILED"),
+    ),
     "ACS": (
         "acs",
         WARN,

@@ -4,6 +4,7 @@ the hardware should give.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,6 +27,10 @@ from penstock_ops.verify.finding import Bound
 MOST_RANKS = 1024
 WEIGHTS = "weights"
 """Key of `Needs.directories`."""
+REDUCED_BYTES = 64 << 10
+"""Size of an all-reduce without a plan."""
+PLANNED_KB = re.compile(r"^([\d.]+) KB, \d+ in a step")
+"""The size in the plan's formula of all_reduce_us."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,8 @@ class Needs:
     """Threads on a node, if the plan is for CPUs."""
     shared_memory: int = 0
     """Bytes of /dev/shm."""
+    reduced_bytes: int = REDUCED_BYTES
+    """Bytes of an all-reduce."""
     fabric_resources: Mapping[str, int] = field(default_factory=dict)
     bounds: Mapping[str, Bound] = field(default_factory=dict)
     """By name: memory_gb_per_s, all_reduce_us, storage_gb_per_s, ..., as in the plan's thresholds
@@ -131,6 +138,7 @@ def needs_of(plan: Mapping[str, Any]) -> Needs:
         accelerator=target.get("accelerator", "") if has_devices else "",
         ranks=on_node,
         shared_memory=shared * on_node,
+        reduced_bytes=_reduced_bytes(bounds.get("all_reduce_us")),
         fabric_resources=target["fabric_resources"] if nodes > 1 else {},
         bounds=bounds,
     )
@@ -147,6 +155,11 @@ def _thresholds(rows: Mapping[str, Any]) -> dict[str, Bound]:
     return found
 
 
+def _reduced_bytes(bound: Bound | None) -> int:
+    size = PLANNED_KB.match(bound.formula) if bound else None
+    return max(int(float(size[1]) * 1e3), 1) if size else REDUCED_BYTES
+
+
 def _tiers(tiers: Any) -> dict[str, Bound]:
     """Bounds of tiers with a planned rate. A slower tier still serves, so they only warn."""
     return {
@@ -159,9 +172,15 @@ def _tiers(tiers: Any) -> dict[str, Bound]:
 
 
 def _network(name: str, fabric: Mapping[str, int]) -> dict[str, Bound]:
-    """Rate of each adapter of a known type of node."""
+    """Rate of each adapter of a known type of node. The plan holds with the share of it that its
+    prediction counts on.
+    """
     if not fabric or name not in hardware.names("nodes"):
         return {}
+    from penstock_ops.plan.speed import Constants  # half a second, for few plans
+
     node = hardware.node(name)
     rate = node.devices().network * node.count * 8 / sum(fabric.values()) / 1e9
-    return {"rail_gbit_per_s": Bound(None, round(rate, 1), "Gb/s", formula=node.source)}
+    share = Constants(memory=1.0, compute=1.0).link
+    formula = f"{share:g} of the plan's node, which has {rate:.4g} ({node.source})"
+    return {"rail_gbit_per_s": Bound(share * rate, round(rate, 1), "Gb/s", formula=formula)}

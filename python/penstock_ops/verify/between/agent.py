@@ -20,10 +20,10 @@ from statistics import median
 from typing import Any
 
 from penstock import __version__
-from penstock.config.forms import Form, count, members, number, rows, text
+from penstock.config.forms import Form, count, members, number, one_of, rows, text
 from penstock.core import PenstockError
 from penstock.executor.ranks import join_address
-from penstock_ops.verify.between import probes
+from penstock_ops.verify.between import perftest, probes
 from penstock_ops.verify.between.channel import Channel, LostError
 from penstock_ops.verify.between.collecting import REQUEST, collected
 from penstock_ops.verify.between.probes import ProbeServer
@@ -39,6 +39,7 @@ MOST_SAMPLES = 1000
 MOST_SECONDS = 30.0
 MOST_REDUCED = 64 << 20
 """Bytes of an all-reduce."""
+MOST_GPUS = 64
 PORT = count(1, 65535)
 PEERS = rows(members({"address": text(), "port": PORT}))
 HEXADECIMAL = text("0123456789abcdef")
@@ -62,6 +63,7 @@ class Agent:
     server: ProbeServer = field(default_factory=ProbeServer)
     key: bytes = b""
     listeners: list[socket.socket] = field(default_factory=list)
+    rdma: perftest.Server = field(default_factory=perftest.Server)
 
     def run(self) -> None:
         """Greet the coordinator, then serve it until the channel ends."""
@@ -73,6 +75,7 @@ class Agent:
             return
         finally:
             self.server.close()
+            self.rdma.close()
             for listener in self.listeners:
                 listener.close()
 
@@ -249,10 +252,42 @@ def collect(agent: Agent, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return collected(platform.node(), arguments)
 
 
+def rdma_adapters(agent: Agent, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The node's RDMA adapters, and what perftest can measure here."""
+    found = perftest.adapters()
+    missing = perftest.missing_program() if found else ""
+    return {
+        "adapters": [asdict(each) for each in found],
+        "missing": missing,
+        "has_gpu_option": bool(found) and not missing and perftest.has_gpu_option(),
+    }
+
+
+def rdma_serve(agent: Agent, arguments: Mapping[str, Any]) -> None:
+    """Start a server of perftest for one client."""
+    agent.rdma.start(_rdma_words(arguments), arguments["port"])
+
+
+def rdma_measure(agent: Agent, arguments: Mapping[str, Any]) -> str:
+    """What perftest prints as the client of a peer's server."""
+    return perftest.measure(_rdma_words(arguments), arguments["address"])
+
+
+def _rdma_words(arguments: Mapping[str, Any]) -> tuple[str, ...]:
+    test, device, port = arguments["test"], arguments["device"], arguments["port"]
+    return perftest.words_of(test, device, port, arguments.get("gpu", -1))
+
+
 TARGET = {"address": text(), "port": PORT}
 SECONDS = number(0.0, MOST_SECONDS)
 RANKS = count(0, MOST_PEERS)
 REDUCE = {"rank": RANKS, "ranks": RANKS, "bytes": count(1, MOST_REDUCED), "repeats": count(1, 1000)}
+RDMA = {
+    "test": one_of(*perftest.TESTS),
+    "device": text(),
+    "port": count(perftest.FIRST_PORT, perftest.FIRST_PORT + perftest.PORTS - 1),
+}
+GPU = {"gpu": count(0, MOST_GPUS - 1)}
 OPERATIONS: Mapping[str, Operation] = {
     "start": Operation(members({"key": HEXADECIMAL}), start),
     "stamp": Operation(members({}), stamp),
@@ -266,4 +301,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "free_port": Operation(members({}), free_port),
     "all_reduce": Operation(members({**TARGET, **REDUCE}), all_reduce),
     "collect": Operation(REQUEST, collect),
+    "rdma_adapters": Operation(members({}), rdma_adapters),
+    "rdma_serve": Operation(members(RDMA, GPU), rdma_serve),
+    "rdma_measure": Operation(members({**RDMA, "address": text()}, GPU), rdma_measure),
 }

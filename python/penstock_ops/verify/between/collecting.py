@@ -18,6 +18,7 @@ NEEDS = members(
     {
         **dict.fromkeys(("plan", "model", "accelerator", "config"), text(empty=True)),
         **dict.fromkeys(("nodes", "devices", "ranks", "threads", "shared_memory"), count()),
+        "reduced_bytes": count(1),
         "fabric_resources": table(text(), count()),
         "directories": table(text(), text()),
         "stores": rows(text()),

@@ -20,7 +20,7 @@ from penstock_ops.verify.needs import Needs
 
 AGENT = "agent"
 """In place of hosts: be the agent that a coordinator's ssh starts."""
-COLLECT_SECONDS = 180.0
+COLLECT_SECONDS = 270.0
 """Time limit of the checks of a node: measurements of storage are the longest."""
 START_SECONDS = 600.0
 """Seconds that nodes wait for each other, because pods may pull an image first."""

@@ -15,7 +15,7 @@ from typing import Any
 from penstock import __version__
 from penstock.config.forms import Form, count, members, number, or_null, rows, text, truth
 from penstock.core import PenstockError
-from penstock_ops.verify.between.agent import PORT, PROTOCOL
+from penstock_ops.verify.between.agent import MOST_GPUS, PORT, PROTOCOL
 from penstock_ops.verify.between.channel import Channel, LostError
 from penstock_ops.verify.between.measurements import ClockOffset
 
@@ -42,7 +42,16 @@ def any_text(key: str, value: object) -> None:
         text()(key, value)
 
 
+def gpu_number(key: str, value: object) -> None:
+    """A GPU, or -1 for none."""
+    if value != -1:
+        count(0, MOST_GPUS - 1)(key, value)
+
+
 MICROSECONDS = number(0.0, 1e9)
+ADAPTER = members(
+    {"name": text(), "layer": any_text, "gbit_per_s": number(0.1, 1e5), "gpu": gpu_number}
+)
 RESULTS: Mapping[str, Form] = {
     "start": anything,
     "stamp": anything,
@@ -67,6 +76,11 @@ RESULTS: Mapping[str, Form] = {
     "free_port": PORT,
     "all_reduce": rows(MICROSECONDS, least=1),
     "collect": anything,
+    "rdma_adapters": members(
+        {"adapters": rows(ADAPTER), "missing": any_text, "has_gpu_option": truth}
+    ),
+    "rdma_serve": anything,
+    "rdma_measure": any_text,
 }
 """Forms of the results by operation."""
 

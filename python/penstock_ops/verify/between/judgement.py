@@ -21,6 +21,7 @@ from penstock_ops.verify.between.limits import (
 from penstock_ops.verify.between.location import locate
 from penstock_ops.verify.between.measurements import Measurements
 from penstock_ops.verify.between.places import Fault, everyone, finding, located, pair_name, valued
+from penstock_ops.verify.between.rdma import BANDWIDTH, LATENCY, judge_rdma
 from penstock_ops.verify.between.rounds import Pair
 from penstock_ops.verify.finding import Bound, Finding, Layer, Status
 from penstock_ops.verify.needs import Needs
@@ -35,6 +36,8 @@ CHECKS: Mapping[str, str] = {
     "loss": "packets lost between nodes",
     "path_mtu": "size of packets that arrive",
     "all_reduce": "time of the plan's all-reduce between nodes",
+    BANDWIDTH: "rate of each RDMA adapter between nodes, from host and GPU memory, by perftest",
+    LATENCY: "time of a small RDMA read between nodes, by perftest",
 }
 """Checks between nodes by name, for `--list-checks`."""
 
@@ -51,6 +54,7 @@ def judge(found: Measurements, needs: Needs) -> list[Finding]:
         _loss,
         _path_mtu,
         _all_reduce,
+        judge_rdma,
     )
     return [finding for each in judges for finding in each(found, needs)]
 

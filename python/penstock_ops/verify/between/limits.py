@@ -4,14 +4,12 @@ with the others: nodes of a deployment are alike.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from statistics import median
 
 from penstock_ops.verify.between.measurements import Measurements
 from penstock_ops.verify.between.probes import Transfer
 from penstock_ops.verify.finding import Bound, Status
-from penstock_ops.verify.needs import Needs
 
 ALIKE = 0.5
 """A pair with less than this share of the median is slow: shares of cores and of buffers differ by
@@ -42,10 +40,6 @@ CLOCK_SECONDS = 0.1
 """Clocks that differ by more make tokens and certificates fail, and traces unreadable."""
 NAME_SECONDS = 1.0
 """Longer means that the resolver tries domains or servers that do not answer."""
-REDUCED_BYTES = 64 << 10
-"""Size of an all-reduce without a plan."""
-PLANNED_KB = re.compile(r"^([\d.]+) KB, \d+ in a step")
-"""The size in the plan's formula of all_reduce_us."""
 
 
 def bandwidth_bound(found: Measurements) -> Bound:
@@ -81,10 +75,3 @@ def is_lossy(value: Transfer, idle_resent: int) -> bool:
     """Whether a pair loses packets, under load and also while no queue can be full."""
     share = value.resent / value.segments if value.segments else 0.0
     return share > LOST_SHARE and idle_resent > 0
-
-
-def reduced_bytes(needs: Needs) -> int:
-    """Bytes of the plan's all-reduce."""
-    bound = needs.bounds.get("all_reduce_us")
-    size = PLANNED_KB.match(bound.formula) if bound else None
-    return max(int(float(size[1]) * 1e3), 1) if size else REDUCED_BYTES

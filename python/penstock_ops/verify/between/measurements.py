@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from penstock_ops.verify.between.probes import Transfer
 from penstock_ops.verify.between.rounds import Pair
@@ -29,6 +29,30 @@ class Reduction:
     """Nodes that halving found, if the time misses the bound."""
     is_between: bool = False
     """Whether a group is slow and neither half of it is."""
+
+
+class Memory(StrEnum):
+    """Where an RDMA adapter reads from and writes to."""
+
+    HOST = "host memory"
+    GPU = "GPU memory"
+
+
+@dataclass(slots=True)
+class Rail:
+    """The RDMA adapters of one name on all nodes."""
+
+    device: str
+    layer: str
+    """InfiniBand or Ethernet."""
+    port_gbit_per_s: float
+    """Of the slowest port."""
+    gbit_per_s: dict[Memory, dict[Pair, float]] = field(default_factory=dict)
+    read_us: dict[Pair, float] = field(default_factory=dict)
+    failures: dict[tuple[str, str, Pair], str] = field(default_factory=dict)
+    """Why a pair was not measured, by check and memory."""
+    gpu_reason: str = ""
+    """Why GPU memory was not measured."""
 
 
 @dataclass(slots=True)
@@ -58,5 +82,6 @@ class Measurements:
     names: dict[Pair, tuple[float, str]] = field(default_factory=dict)
     """Seconds to resolve the peer's name, and the error."""
     reduction: Reduction | None = None
-    skipped: Mapping[str, str] = field(default_factory=dict)
+    rails: list[Rail] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
     """Checks that do not apply, and why."""

@@ -14,7 +14,6 @@ from penstock_ops.verify.between.limits import (
     has_stopped,
     is_slow,
     latency_bound,
-    reduced_bytes,
 )
 from penstock_ops.verify.between.measurements import Measurements, Reduction
 from penstock_ops.verify.between.probes import (
@@ -25,6 +24,7 @@ from penstock_ops.verify.between.probes import (
     SEGMENT_SIZES,
     Transfer,
 )
+from penstock_ops.verify.between.rails import measure_rails
 from penstock_ops.verify.between.rounds import Pair, schedule, slow_members
 from penstock_ops.verify.finding import Status
 from penstock_ops.verify.needs import Needs
@@ -62,6 +62,7 @@ def survey(coordinator: Coordinator, needs: Needs, settings: Settings) -> Measur
     stages = (_clocks, _names, _line_rate, _reach, _fixed_port, _transfers, _segments, _reduction)
     for stage in stages:
         stage(coordinator, found, needs, settings)
+    measure_rails(coordinator, found, needs)
     found.lost = {at: node.lost for at, node in enumerate(coordinator.nodes) if node.lost}
     return found
 
@@ -204,14 +205,16 @@ def _segments(run: Coordinator, found: Measurements, needs: Needs, settings: Set
 
 def _reduction(run: Coordinator, found: Measurements, needs: Needs, settings: Settings) -> None:
     alive = run.alive
-    size, bound = reduced_bytes(needs), needs.bound("all_reduce_us", "us")
+    size, bound = needs.reduced_bytes, needs.bound("all_reduce_us", "us")
     if needs.devices:
-        reason = "ranks of devices reduce by NCCL, which these probes do not use: run nccl-tests"
-        found.skipped = {"all_reduce": reason}
+        reason = (
+            "ranks of devices reduce by NCCL, which these probes do not use: see all-reduce-rate"
+        )
+        found.skipped["all_reduce"] = reason
         return
     if found.unreachable or any(map(has_stopped, found.transfers.values())):
         reason = "not measured, because the nodes do not all reach each other"
-        found.skipped = {"all_reduce": reason}
+        found.skipped["all_reduce"] = reason
         return
     if len(alive) < 2:
         return

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from penstock.core import InvalidValueError, did_you_mean
 from penstock_ops.verify.checks import (
     acs,
+    all_reduce_rate,
     clock,
     copy_rate,
     cpu,
@@ -46,6 +47,7 @@ CHECKS: tuple[NodeCheck, ...] = (
     gpu_topology.PEERS_CHECK,
     pcie.CHECK,
     copy_rate.CHECK,
+    all_reduce_rate.CHECK,
     acs.CHECK,
     iommu.CHECK,
     hca.CHECK,
