@@ -26,6 +26,7 @@ from penstock_ops.verify.reports.text import text
 from penstock_ops.verify.serving import with_serving
 from penstock_ops.verify.sources import collect
 from penstock_ops.verify.verdict import Verdict, verdict
+from penstock_ops.verify.watch import add_watch_arguments, validate, watch
 
 GROUP = "Size"
 SUMMARY = "check whether this machine gives what a plan needs"
@@ -34,6 +35,7 @@ Examples:
   penstock verify
   penstock verify --plan plan.yaml --weights /models/DeepSeek-R1
   penstock verify --checks ecc,xid --json verify.json
+  penstock verify --watch 60 --metrics /var/lib/node_exporter/penstock.prom
 
 Exit status: 0 the plan holds, 1 it does not, 3 not proven: something that it depends on could not
 be read (docs/verify.md).
@@ -72,10 +74,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--junit", metavar="FILE", type=Path, help="write the report as JUnit XML, too"
     )
+    add_watch_arguments(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:
     """Collect, judge and report. Returns the exit status of the verdict."""
+    validate(parsed)
     if (status := serve_agent(parsed)) is not None:
         return status
     if parsed.list_checks:
@@ -83,6 +87,8 @@ def run(parsed: argparse.Namespace) -> int:
         return 0
     checks = chosen(parsed.checks) if parsed.checks else CHECKS
     needs = requirements(parsed)
+    if parsed.watch:
+        return watch(parsed, checks, needs)
     findings = findings_of_hosts(parsed, checks, needs)
     found = verify_here(checks, needs) if findings is None else verdict(findings)
     report(found, needs, parsed)

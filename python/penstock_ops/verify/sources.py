@@ -200,6 +200,10 @@ def run_command(words: tuple[str, ...], seconds: float) -> Evidence:
     except subprocess.TimeoutExpired:
         _kill(process)
         return Evidence(absence=Absence.TIMEOUT, detail=f"{name}: no end after {seconds:g} s")
+    except KeyboardInterrupt:
+        # Its session is its own, so that a terminal's Ctrl-C does not reach it.
+        _kill(process)
+        raise
     text = clean(out[:MOST_BYTES])
     if process.returncode == 0:
         return Evidence(text=text)
@@ -210,7 +214,8 @@ def run_command(words: tuple[str, ...], seconds: float) -> Evidence:
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
     """Kill the process group. A process in an uninterruptible wait, as on dead storage, is left."""
-    os.killpg(process.pid, signal.SIGKILL)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
     with suppress(subprocess.TimeoutExpired):
         process.communicate(timeout=KILL_SECONDS)
 

@@ -29,6 +29,8 @@ REPLICA = f'penstock:gateway_replica_ready{{{GATEWAY},replica="r:1"}}'
 SATURATED = f"penstock:gateway_pool_saturated{{{GATEWAY}}}"
 FAILED = 'penstock:http_responses_total{instance="s:1",job="a",code="503"}'
 TIER = f'{SERVER},tier="ram"'
+NODE = 'instance="n:9100",job="node"'
+CHECKED = f'{NODE},check="hca-errors",device="mlx5_0/1",layer="fabric"'
 STEP = 30
 """Seconds between two values of a series."""
 
@@ -49,6 +51,14 @@ def times(name: str, bound: str, within: int, every: int) -> dict[str, str]:
     return {
         f'{name}_bucket{{{SERVER},le="{bound}"}}': f"0+{within}x200",
         f"{name}_count{{{SERVER}}}": f"0+{every}x200",
+    }
+
+
+def passes(ended: str) -> dict[str, str]:
+    """Ends of the passes of `penstock verify --watch 60`."""
+    return {
+        f"penstock_verify_last_run_timestamp_seconds{{{NODE}}}": ended,
+        f"penstock_verify_interval_seconds{{{NODE}}}": "60x200",
     }
 
 
@@ -183,6 +193,26 @@ CASES: dict[str, Case] = {
             },
         ),
     ),
+    "PenstockNodeFails": Case(
+        # In one pass only.
+        {f"penstock_verify_status{{{CHECKED}}}": "0x10 3 0x189"},
+        6,
+        {},
+        "check hca-errors of n:9100 fails",
+        'penstock verify finds a fault in the layer fabric, device "mlx5_0/1".',
+        quiet=({f"penstock_verify_status{{{CHECKED}}}": "2x200"},),
+        labels_of=CHECKED,
+    ),
+    "PenstockNodeUnchecked": Case(
+        passes("0+30x10 300x190"),
+        14,
+        {},
+        "n:9100 is no longer checked",
+        "penstock verify --watch has ended or hangs: its other gauges are old.",
+        # A pass in which tools reach their time limits.
+        quiet=(passes("0+30x200"), passes("0+30x10 300x8 570+30x181")),
+        labels_of=NODE,
+    ),
 }
 ALSO: list[tuple[str, Series, int]] = [
     ("PenstockOverloaded", {USE: "0.97x200", PREEMPTIONS: "0+6x200"}, 16),
@@ -220,7 +250,7 @@ def one(series: Series, name: str, expected: list[dict[str, Any]], *minutes: int
 
 def test_there_is_a_case_for_each_alert() -> None:
     assert list(CASES) == [*BY_NAME]
-    assert len(BY_NAME) == 10
+    assert len(BY_NAME) == 12
 
 
 @pytest.mark.parametrize("name", CASES)

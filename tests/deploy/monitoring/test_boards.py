@@ -107,7 +107,7 @@ def test_plain_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     ]
     assert json.loads((folder / "penstock-tiers.json").read_text())["uid"] == "penstock-tiers"
     rules = yaml.safe_load((folder / "rules.yaml").read_text())["groups"][0]["rules"]
-    assert len(rules) == 10
+    assert len(rules) == 12
     jobs = yaml.safe_load((folder / "scrape.yaml").read_text())["scrape_configs"]
     assert [job["job_name"] for job in jobs] == ["penstock", "penstock-gateway"]
     assert (folder / "scrape.yaml").read_text() == SCRAPE
@@ -120,7 +120,7 @@ def test_objects(tmp_path: Path) -> None:
     rule = found.pop("prometheus-rule.yaml")
     assert rule["kind"] == "PrometheusRule"
     assert rule["metadata"] == {"name": "llama", "labels": {"release": "kps", "a.b/c": ""}}
-    assert len(rule["spec"]["groups"][0]["rules"]) == 10
+    assert len(rule["spec"]["groups"][0]["rules"]) == 12
     assert {made["metadata"]["name"] for made in found.values()} == {
         "llama-dashboard-server",
         "llama-dashboard-tiers",

@@ -56,7 +56,7 @@ class Alert:
 
 
 def alerts(bounds: Bounds) -> tuple[Alert, ...]:
-    return (*health(), *service(), *pressure(bounds))
+    return (*health(), *service(), *pressure(bounds), *nodes())
 
 
 def health() -> tuple[Alert, ...]:
@@ -173,5 +173,30 @@ def pressure(bounds: Bounds) -> tuple[Alert, ...]:
             f"KV tier {{{{ $labels.tier }}}} of {INSTANCE} fails",
             "Transfers failed, chunks were damaged, or the tier is left alone. Prefixes are "
             "computed again.",
+        ),
+    )
+
+
+def nodes() -> tuple[Alert, ...]:
+    """Of the gauges that `penstock verify --watch` leaves for node_exporter."""
+    gauge = "penstock_verify_"
+    return (
+        Alert(
+            "PenstockNodeFails",
+            # Growth of error counters lasts for one pass only.
+            f"max_over_time({gauge}status[10m]) == 3",
+            "0s",
+            "warning",
+            f"check {{{{ $labels.check }}}} of {INSTANCE} fails",
+            "penstock verify finds a fault in the layer {{ $labels.layer }}, device "
+            '"{{ $labels.device }}".',
+        ),
+        Alert(
+            "PenstockNodeUnchecked",
+            f"time() - {gauge}last_run_timestamp_seconds > 3 * {gauge}interval_seconds",
+            "5m",
+            "warning",
+            f"{INSTANCE} is no longer checked",
+            "penstock verify --watch has ended or hangs: its other gauges are old.",
         ),
     )

@@ -111,4 +111,5 @@ CHECK = NodeCheck(
     (),
     judge,
     sources,
+    runs_beside_server=False,
 )

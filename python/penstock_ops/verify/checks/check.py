@@ -23,6 +23,8 @@ class NodeCheck:
     judge: Callable[[NodeCheck, Snapshot, Needs], Iterator[Finding]] = field(repr=False)
     more: Callable[[Needs], Iterable[Source]] = field(default=lambda needs: (), repr=False)
     """Sources that depend on the needs, such as a measurement of each directory."""
+    runs_beside_server: bool = True
+    """False if it loads the machine, or measures what a running server has taken."""
 
     def sources_for(self, needs: Needs) -> tuple[Source, ...]:
         return (*self.sources, *self.more(needs))

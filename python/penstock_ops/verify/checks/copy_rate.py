@@ -84,4 +84,5 @@ CHECK = NodeCheck(
     Layer.FABRIC,
     (*nvidia.SOURCES, COPIES),
     judge,
+    runs_beside_server=False,
 )

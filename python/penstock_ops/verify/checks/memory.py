@@ -107,6 +107,7 @@ SHARED = NodeCheck(
     Layer.MEMORY,
     (cpu.HOST,),
     judge_shared,
+    runs_beside_server=False,
 )
 PAGES = NodeCheck("huge-pages", "transparent huge pages", Layer.MEMORY, (THP,), judge_pages)
 RATE_CHECK = NodeCheck(
@@ -115,4 +116,5 @@ RATE_CHECK = NodeCheck(
     Layer.MEMORY,
     (RATE, pci.CPUS),
     judge_rate,
+    runs_beside_server=False,
 )

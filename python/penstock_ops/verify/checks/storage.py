@@ -94,6 +94,7 @@ CHECK = NodeCheck(
     (),
     judge,
     readings,
+    runs_beside_server=False,
 )
 STORES = NodeCheck(
     "kv-stores",
@@ -102,4 +103,5 @@ STORES = NodeCheck(
     (),
     judge_stores,
     stores,
+    runs_beside_server=False,
 )

@@ -55,8 +55,7 @@ def _status(status: Status, is_styled: bool) -> str:
 
 def _finding(finding: Finding, is_styled: bool) -> Iterator[str]:
     name = " ".join(filter(None, (finding.check, escaped(finding.device))))
-    limits = f" ({_limits(finding.bound)})" if finding.bound and _limits(finding.bound) else ""
-    yield f"{_status(finding.status, is_styled)}  {name}: {escaped(finding.summary)}{limits}"
+    yield f"{_status(finding.status, is_styled)}  {name}: {value(finding)}"
     if finding.status is Status.PASS:
         return
     if finding.evidence:
@@ -65,6 +64,12 @@ def _finding(finding: Finding, is_styled: bool) -> Iterator[str]:
         yield f"{INDENT}cause: {escaped(finding.cause)}"
     if finding.remedy:
         yield f"{INDENT}remedy: {escaped(finding.remedy)}"
+
+
+def value(finding: Finding) -> str:
+    """The summary of a finding, which has its measured value, and the limits of that value."""
+    within = _limits(finding.bound) if finding.bound else ""
+    return escaped(finding.summary) + (f" ({within})" if within else "")
 
 
 def _limits(bound: Bound) -> str:
@@ -78,13 +83,7 @@ def _limits(bound: Bound) -> str:
 
 
 def _conclusion(verdict: Verdict, needs: Needs) -> Iterator[str]:
-    subject = f"{escaped(needs.plan)} ({escaped(needs.model)})" if needs.is_planned else "hardware"
-    counts = ", ".join(
-        f"{verdict.count(status)} {status}"
-        for status in reversed(SEVERITY)
-        if verdict.count(status)
-    )
-    yield f"{subject}: {verdict.outcome}; {counts}"
+    yield counted(verdict, needs)
     cause = verdict.cause
     if cause:
         device = f" {escaped(cause.device)}" if cause.device else ""
@@ -93,3 +92,14 @@ def _conclusion(verdict: Verdict, needs: Needs) -> Iterator[str]:
             yield f"cause: {escaped(cause.cause)}"
     elif verdict.outcome is Outcome.NOT_PROVEN:
         yield "no check applies to this machine"
+
+
+def counted(verdict: Verdict, needs: Needs) -> str:
+    """The verdict, and how many findings have each status, on one line."""
+    subject = f"{escaped(needs.plan)} ({escaped(needs.model)})" if needs.is_planned else "hardware"
+    counts = ", ".join(
+        f"{verdict.count(status)} {status}"
+        for status in reversed(SEVERITY)
+        if verdict.count(status)
+    )
+    return f"{subject}: {verdict.outcome}; {counts}"
