@@ -20,7 +20,7 @@ pub(super) struct Report {
     pub(super) expected: Vec<f32>,
     /// TTFT that the gateway predicted at its choice of the replica.
     pub(super) foretold: Vec<f64>,
-    /// Number of requests that ended otherwise than by reaching their length.
+    /// Number of requests that ended for another reason than their length limit.
     pub(super) failed: usize,
     pub(super) preemptions: u64,
     /// KV use of each replica, in [0, 1], sampled every second.
