@@ -65,7 +65,7 @@ fn best(ranked: &[Ranked]) -> String {
     }
 }
 
-/// Description of the highest score of a scorer.
+/// The reason in words if this scorer decided: "shortest queue", for example.
 fn superlative(scorer: &str) -> &str {
     match scorer {
         "queue" => "shortest queue",
