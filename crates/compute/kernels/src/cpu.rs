@@ -150,7 +150,7 @@ impl Cpu {
         });
     }
 
-    /// Writes the norm of one row to `out`.
+    /// Writes the normalised row `x` to `out`.
     ///
     /// # Panics
     /// The row, the norm and `out` differ in length.

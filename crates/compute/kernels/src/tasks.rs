@@ -119,7 +119,7 @@ impl Job<'_> {
         (0..=threads).map(&mut cut).collect()
     }
 
-    /// Claims panels of one block from the front of a segment.
+    /// Claims the next panels of a thread's segment, as one task; all of them belong to one block.
     fn claim(&self, segment: &Segment, own: bool) -> Option<Task> {
         let mut at = segment.next.load(Ordering::Relaxed);
         loop {
