@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-/// Times are in seconds, points in time since the start of the trace. Missing ones are NaN (null in
-/// JSON).
+/// Times are in seconds; points in time count from the start of the trace. A missing value is NaN
+/// (null in JSON).
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Report {
     pub(super) sent: Vec<f64>,
