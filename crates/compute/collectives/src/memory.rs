@@ -49,7 +49,7 @@ impl Memory {
         Ok(memory)
     }
 
-    /// Maps a file created with the same length and shape.
+    /// Maps an existing file. Its length and shape must be those with which it was created.
     pub(crate) fn open(path: &Path, len: usize, shape: &str) -> Result<Self, CommError> {
         let file = OpenOptions::new().read(true).write(true).open(path);
         let found = file
