@@ -69,7 +69,7 @@ impl OpenConnections {
     }
 
     /// Waits until one more connection is allowed. At the limit, closes the connection that has
-    /// been idle for the longest time. Clients must tolerate that, as they must without keep-alive.
+    /// been idle for the longest time; a server without keep-alive would have closed it already.
     pub(crate) async fn make_room(&self) {
         loop {
             let changed = self.changed.notified();
