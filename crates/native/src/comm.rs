@@ -282,9 +282,9 @@ impl Stream {
         }
     }
 
-    /// Sends an empty message every `interval` seconds until the stream ends, on a thread that does
-    /// not need the GIL, because an import or a driver may hold the GIL for seconds. OSError if no
-    /// thread can be started.
+    /// Sends an empty message every `interval` seconds until the stream ends. Runs on a thread that
+    /// does not need the GIL, because an import or a driver may hold the GIL for seconds. OSError
+    /// if no thread can be started.
     fn beat(&self, interval: f64) -> PyResult<()> {
         let (sender, interval) = (Arc::downgrade(&self.sender), duration(interval));
         let beat = move || {

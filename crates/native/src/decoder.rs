@@ -51,7 +51,7 @@ impl ReadCount {
 #[pyclass(frozen)]
 pub(crate) struct Decoder {
     pub(crate) native: Native,
-    /// Ends of this rank's pipes to other stages whose data the caller transports (`put`, `fetch`).
+    /// Channel ends of pipes to other stages whose data the caller transports (`put`, `fetch`).
     carried: Mutex<Carried>,
 }
 
@@ -126,7 +126,7 @@ impl Decoder {
         self.native.info().weights_bytes
     }
 
-    /// Total number of experts whose weights were read, counted per layer and step.
+    /// Number of expert weight reads, summed over all layers and steps.
     #[getter]
     fn experts_read(&self) -> u64 {
         self.native.experts_read()

@@ -125,7 +125,7 @@ fn name(bytes: &[u8]) -> PyResult<u64> {
     Ok(u64::from_be_bytes([a, b, c, d, e, f, g, h]))
 }
 
-/// Published in place of a cache salt, which stays private: the digest's salt group in hex digits.
+/// Published instead of a cache salt, which stays private: the digest's salt group in hex digits.
 /// `None` without a salt.
 fn salt(bytes: &[u8]) -> PyResult<Option<String>> {
     let group = penstock_prefix::group(&digest(bytes, "a digest")?);

@@ -16,13 +16,14 @@ pub(crate) struct GrammarMasks {
     native: Grammars,
 }
 
-/// The masks of one sequence.
+/// The grammar's token masks for one sequence.
 #[pyclass(frozen)]
 pub(crate) struct SequenceMasks {
     native: Arc<Constraint>,
 }
 
-/// The mask of a position, or the sentinel to return in place of its token.
+/// The token mask of a position. If there is no mask, a sentinel, which replaces the token in the
+/// step's result.
 #[derive(IntoPyObject)]
 pub(crate) enum Answer<'py> {
     Mask(Bound<'py, PyBytes>),

@@ -18,7 +18,7 @@ const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 /// Maximum size of a shard index. The largest published checkpoints stay below 20 MB.
 const LARGEST_INDEX: u64 = 256 << 20;
-/// Bytes per read in the search for a read error.
+/// Bytes per read when a failed range is searched for its read error.
 const STEP: usize = 1 << 20;
 const PAGE: usize = 4096;
 
@@ -275,10 +275,10 @@ impl MappedFile {
         Ok(())
     }
 
-    /// Starts asynchronous reading of `range` by the operating system. Best effort.
+    /// Makes the operating system start reading `range` asynchronously. Best effort.
     pub(crate) fn will_need(&self, range: &Range<usize>) {
         let advice = Advice::WillNeed;
-        // A refused hint costs time, not correctness.
+        // If the hint fails, loading is slower but correct.
         drop(self.map.advise_range(advice, range.start, range.len()));
     }
 
@@ -317,7 +317,7 @@ impl MappedFile {
         // SAFETY: the mapping is a read-only view of a file and its pages are never written, so
         // dropped pages come back with the same bytes; outstanding slices remain valid.
         let advised = unsafe { self.map.unchecked_advise_range(advice, range.start, len) };
-        // A refused hint costs memory, not correctness.
+        // If the call fails, memory use is higher but the data is correct.
         drop(advised);
     }
 

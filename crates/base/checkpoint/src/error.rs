@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// A defect in one file's bytes: the item, its offset and the problem. It has no path, because
-/// parsers see bytes only; [`FormatError::Malformed`] adds it.
+/// A defect in one file's bytes: the item, its offset and the problem. Has no path, because parsers
+/// only get bytes; [`FormatError::Malformed`] adds the path.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{item} at byte {offset}: {problem}")]
 pub struct Fault {

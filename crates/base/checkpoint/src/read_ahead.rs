@@ -1,10 +1,11 @@
 //! Reads a checkpoint's tensors ahead of their use, on background threads.
 //!
-//! Pages of the mapping are read and mapped in the loader's order of use, so that its threads
-//! neither wait for a disk nor take page faults. `MADV_POPULATE_READ` does both without a copy, at
-//! 12 GB/s from the page cache, and the kernel's read-ahead of a mapping uses large folios.
-//! Measured: a cold file takes two thirds of the time of `read`, and half the time with
-//! `MADV_WILLNEED` first.
+//! Pages of the mapping are read and mapped in the order in which the loader uses them, so that its
+//! threads neither wait for a disk nor take page faults. `MADV_POPULATE_READ` reads and maps
+//! without
+//! a copy, at 12 GB/s from the page cache, and the kernel's read-ahead of a mapping uses large
+//! folios. Measured on a file that is not cached: two thirds of the time of `read`, and half the
+//! time with a preceding `MADV_WILLNEED`.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -47,7 +48,7 @@ pub struct ReadAhead<'a> {
     pieces: Vec<Piece<'a>>,
     bytes: u64,
     count: &'a ReadCount,
-    /// All pieces before this one are loaded.
+    /// Number of the first piece that is not loaded yet.
     there: AtomicUsize,
     /// The furthest piece that was requested so far.
     in_use: AtomicUsize,

@@ -1,9 +1,11 @@
 //! Large memory regions from the operating system, on huge pages if available, with optional
 //! prefaulting.
 //!
-//! A step reads all weights and much of the KV pool. On 4 KiB pages every page costs a page table
-//! walk, twice as deep in a virtual machine; 2 MiB pages rarely need one. A first-touch page fault
-//! takes about 6 us in a virtual machine, ten times as long as copying a page.
+//! A step reads all weights and much of the KV pool. With 4 KiB pages, every page costs a page
+//! table
+//! walk, which is twice as deep in a virtual machine; with 2 MiB pages, few walks are needed. The
+//! page fault at a first access takes about 6 us in a virtual machine, ten times as long as copying
+//! a page.
 
 mod region;
 mod touch;

@@ -5,9 +5,9 @@ const PAGE: usize = 4096;
 /// Backs a range with physical pages, as if each page had been written to; contents are unchanged.
 /// Returns false if this is not possible.
 ///
-/// Touches page by page: page faults lock a part of the address space only. `MADV_POPULATE_WRITE`
-/// holds the lock of the whole address space, so a thread of the lowest priority blocked other
-/// threads' `mmap` for up to 2.9 s on a busy machine.
+/// Touches the range page by page, because a page fault locks only a part of the address space.
+/// `MADV_POPULATE_WRITE` holds the lock of the whole address space: a thread of the lowest priority
+/// blocked other threads' `mmap` for up to 2.9 s on a busy machine.
 ///
 /// # Safety
 /// The range is mapped and writable.

@@ -7,16 +7,16 @@ use crate::curve::{CostCurve, Points};
 /// Sarathi-Serve).
 const STRETCH: f64 = 3.0;
 /// Minimum number of prompt tokens in a mixed step. With fewer, a prompt would take long and delay
-/// the sequences in the queue; and while few sequences decode, each decode costs more.
+/// the queue. Meanwhile few sequences would decode, at a higher cost per decode.
 const FEWEST: u32 = 32;
 /// Minimum number of prompt tokens in a step whose cost is recorded, unless the step only decodes.
 const COUNTED: u32 = 16;
-/// Number of steps of a size that are recorded before their average is used: the first one may
-/// compile a kernel or capture a graph.
+/// Number of steps of a size that are recorded before their average is used, because the first one
+/// may compile a kernel or capture a graph.
 const SURE: u32 = 2;
 /// Maximum extra cost of a prompt token over the cheapest known size, as a fraction. If a step
-/// cannot meet both limits, it exceeds the latency bound: one long step finishes sooner than many
-/// short ones, also for running sequences.
+/// cannot meet both this limit and the latency bound, it exceeds the latency bound: one long step
+/// finishes sooner than many short ones, also for running sequences.
 const WASTE: f64 = 0.5;
 
 /// Learns the cost of steps and bounds the prompt tokens of the next one.

@@ -37,8 +37,8 @@ impl CostCurve {
         }
     }
 
-    /// Adds a measurement. One below half of the average replaces it, so that an outlier does not
-    /// outlast the class's next step.
+    /// Adds a measurement. If it is below half of the average, it replaces the average, so that an
+    /// outlier does not outlast the next step of the class.
     pub(crate) fn add(&mut self, size: u32, seconds: f64, now: u64) {
         let class = &mut self.classes[bit_length(size)];
         let size = f64::from(size);
@@ -110,9 +110,9 @@ impl Points {
         self.as_slice().last().map_or(0.0, |point| point.0)
     }
 
-    /// Seconds at `size`: linear between points, `below` before the first one, and extrapolated
-    /// after the last one. With a single point the slope is taken as flat, so that a larger size is
-    /// tried.
+    /// Seconds at `size`: interpolated between points, `below` before the first point, and
+    /// extrapolated after the last one. With a single point the curve is flat, so that a larger
+    /// size is tried.
     fn at(&self, size: f64, below: fn(Point, f64) -> f64) -> f64 {
         let points = self.as_slice();
         let Some((&first, &last)) = points.first().zip(points.last()) else {

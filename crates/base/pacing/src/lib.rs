@@ -3,8 +3,8 @@
 //! implementation. It reads no clock and does no IO.
 //!
 //! A step's time is modelled as `decodes(n) + prompts(p)`. Both are curves through measured sizes.
-//! A fixed cost (kernel launches), a cost hidden behind another (launches behind a long step) and a
-//! cost that falls with size (experts) therefore need no separate model.
+//! Therefore no separate model is needed for a fixed cost (kernel launches), a cost hidden behind
+//! another (launches behind a long step), or a cost that decreases with size (experts).
 
 mod budget;
 mod curve;

@@ -15,12 +15,12 @@ use crate::matcher::Matcher;
 use crate::vocabulary::Vocabulary;
 use crate::{gbnf, lark, schema, tags};
 
-/// Stack size of compile threads: llguidance recurses over chains of rules and `$ref`s, of which a
+/// Stack size of compile threads. llguidance recurses over chains of rules and `$ref`s, of which a
 /// grammar of maximum size has tens of thousands. Untouched pages take no memory.
 const STACK: usize = 512 << 20;
 /// Maximum number of compile threads, including those whose caller has timed out.
 const THREADS: usize = 4;
-/// Number of tokens after which the probe of a grammar ends.
+/// Number of tokens after which the probe of a grammar stops.
 const PROBED: usize = 6;
 const PANIC: &str = "it cannot be compiled";
 /// Number of grammars that the cache keeps.

@@ -26,7 +26,7 @@ pub enum GrammarError {
     NoBytes,
 }
 
-/// A sequence cannot continue: its grammar became too complex, or forbids every token.
+/// A sequence cannot continue: its grammar became too complex, or allows no token.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the grammar cannot be followed: {0}")]
 pub struct MatchError(pub String);

@@ -27,7 +27,8 @@ pub(crate) fn regex(pattern: &str) -> String {
     format!("/{}/", regex_to_lark(pattern, ""))
 }
 
-/// The pattern without anchors that a match of the whole text implies.
+/// The pattern without anchors at its start and end, which are implied because the whole text must
+/// match.
 pub(crate) fn unanchored(pattern: &str) -> &str {
     let pattern = pattern.strip_prefix('^').unwrap_or(pattern);
     match pattern.strip_suffix('$') {
@@ -51,7 +52,7 @@ pub(crate) fn of_choice(text: &str) -> Result<String, GrammarError> {
     if patterns.is_empty() {
         return Err(GrammarError::invalid("there is no choice"));
     }
-    // As one expression: thousands of rules would be too complex.
+    // One expression, because thousands of separate rules would be too complex.
     Ok(format!("start: /{}/", patterns.join("|")))
 }
 

@@ -1,6 +1,6 @@
 //! Lexers of a grammar: automata whose states llguidance creates lazily while it reads outputs, up
-//! to some 100 MB. Sequences with one grammar share a lexer, so each state is computed and stored
-//! once.
+//! to some 100 MB. Sequences with the same grammar share a lexer, so each state is computed and
+//! stored once.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,8 @@ use crate::error::MatchError;
 
 /// Size in bytes of a shared lexer above which new sequences start a new one.
 const SHARED_BYTES: usize = 32 << 20;
-/// Total size in bytes of a vocabulary's lexers above which lexers over [`LARGE_BYTES`] fail.
+/// Total size in bytes of a vocabulary's lexers above which any lexer larger than [`LARGE_BYTES`]
+/// fails.
 const TOTAL_BYTES: usize = 1 << 30;
 const LARGE_BYTES: usize = 8 << 20;
 

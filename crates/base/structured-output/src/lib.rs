@@ -1,10 +1,12 @@
 //! Structured output: compiles JSON schemas, regular expressions, choices, context-free grammars
 //! and structural tags to token masks, using the crate `llguidance`.
 //!
-//! The API server compiles a grammar to report its errors, the engine's sampler to apply it; both
-//! use the same [`Vocabulary`]. A feature that llguidance does not support is an error that names
-//! it. A [`Matcher`] belongs to one sequence; [`Grammars`] computes masks in the background while
-//! the model runs. Requests, slots and logits are outside this crate.
+//! The API server compiles a grammar to report its errors; the engine's sampler compiles it to
+//! apply
+//! it. Both use the same [`Vocabulary`]. A feature that llguidance does not support is an error
+//! that
+//! names the feature. A [`Matcher`] belongs to one sequence; [`Grammars`] computes masks in the
+//! background while the model runs. Requests, slots and logits are outside this crate.
 
 mod compiler;
 mod error;

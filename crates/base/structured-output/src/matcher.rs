@@ -60,7 +60,7 @@ impl Matcher {
         }
         let words = self.inner.compute_mask();
         let words = match words {
-            // llguidance may detect only here that nothing may follow.
+            // llguidance may detect only here that no token may follow.
             Err(_) if self.inner.stop_reason() == StopReason::NoExtensionBias => {
                 return self.only_ends();
             }

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use crate::Tokenizer;
 
-/// Prompt tokens of context: enough for any decoder not to treat the output as the start of a text.
+/// Prompt tokens of context. Enough that no decoder treats the output as the start of a text.
 const CONTEXT_TOKENS: usize = 6;
 
 /// Maximum tokens that the pipeline path holds back while they do not form whole characters.
@@ -45,8 +45,8 @@ struct PipelineState {
 }
 
 impl Detokenizer {
-    /// `prompt_tail`: the last ids of the prompt if the output continues its text (any length),
-    /// else empty. Decoders that treat the start of a text differently require it.
+    /// `prompt_tail`: the last ids of the prompt (any number) if the output continues its text,
+    /// else empty. Needed for decoders that treat the start of a text differently.
     pub fn new(tokenizer: Arc<Tokenizer>, skip_special: bool, prompt_tail: &[u32]) -> Self {
         let tail = &prompt_tail[prompt_tail.len().saturating_sub(CONTEXT_TOKENS)..];
         let context: Vec<u32> = tail
@@ -97,8 +97,8 @@ impl Detokenizer {
         }
     }
 
-    /// Ends the text. An incomplete character is dropped: as U+FFFD it would remain in a text that
-    /// the client continues with another request.
+    /// Ends the text. Drops an incomplete character: if it were returned as U+FFFD, it would stay
+    /// in a text that the client continues with another request.
     pub fn finish(&mut self) -> String {
         let mut text = String::new();
         match &mut self.state {

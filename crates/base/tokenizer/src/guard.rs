@@ -11,12 +11,12 @@ use serde_json::{Map, Value};
 
 use crate::{TextError, Tokenizer};
 
-/// A mark is the index of a spelling between these two. Unicode guarantees that they are never
-/// characters.
+/// Start of a mark: a mark is the index of a spelling between `OPEN` and `CLOSE`. Unicode
+/// guarantees that neither is ever a character.
 const OPEN: char = '\u{FDD0}';
 const CLOSE: char = '\u{FDD1}';
-/// Marks the end of the message that the output continues. Its space shows whether the template
-/// trims.
+/// Marks the end of the message that the output continues. The space in the mark shows whether the
+/// template trims white space.
 const END: &str = "\u{FDD2} ";
 
 /// Finds spellings of special tokens.

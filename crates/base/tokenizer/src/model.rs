@@ -29,7 +29,7 @@ pub struct Conversation<'a> {
 }
 
 impl<'a> Conversation<'a> {
-    /// A conversation of `messages` only, to be answered by the model.
+    /// A conversation with the given messages and no options, in which the model answers next.
     pub fn of(messages: &'a Value) -> Self {
         Self {
             messages,

@@ -1,8 +1,8 @@
 //! Truncation of token ids.
 
 /// Truncates `ids` to at most `most` tokens. `ids` are the tokens `bare` of a text, enclosed in
-/// special tokens. Those are kept, with the first (or, with `keep_last`, the last) tokens of the
-/// text.
+/// special tokens. The special tokens are kept, together with the first tokens of the text (with
+/// `keep_last`, the last ones).
 pub fn shortened(ids: &[u32], bare: &[u32], most: usize, keep_last: bool) -> Vec<u32> {
     let special = ids.len().saturating_sub(bare.len());
     let lead = (0..=special).find(|lead| ids[*lead..].starts_with(bare));

@@ -12,8 +12,8 @@ pub struct StopOutcome {
 /// Matches stop strings in streamed text and holds back a tail that may become one.
 ///
 /// The first complete match ends the text, so the result does not depend on how the text is split
-/// into pieces. Of several matches that end at the same character, the longest wins, then the first
-/// in the list. Empty stop strings never match.
+/// into pieces. If several matches end at the same character, the longest one is reported; of equal
+/// ones, the first in the list. Empty stop strings never match.
 ///
 /// Each pattern is a Knuth-Morris-Pratt automaton: linear time in the text for any patterns.
 #[derive(Debug, Clone)]

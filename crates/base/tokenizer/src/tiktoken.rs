@@ -1,7 +1,7 @@
 //! `tiktoken.model` of Kimi-K2, which has no tokenizer.json: byte strings in order of rank.
 //!
-//! The rule that splits text into words is in Python code next to the file, which is not run. Only
-//! Kimi's rule is built in; other classes are refused.
+//! The rule that splits text into words is Python code beside the file, and Penstock does not run
+//! it. Only Kimi's rule is built in; other tokenizer classes are refused.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -21,8 +21,8 @@ const CODE: &str = "tokenization_kimi";
 /// Maximum number of tokens in a file, well above the vocabulary of Kimi.
 const MOST_TOKENS: usize = 1 << 22;
 const LONGEST_TOKEN: usize = 512;
-/// Number of ids that follow the ranks and are reserved for special tokens. Their texts are in
-/// tokenizer_config.json, or made of their number.
+/// Number of ids after the ranks that are reserved for special tokens. Their texts are in
+/// tokenizer_config.json, or are derived from their number.
 const RESERVED: usize = 256;
 
 /// Builds the tokenizer of the model in `directory`, with its special tokens, from the contents of

@@ -7,8 +7,8 @@ use crate::bytes::{ByteSymbols, TokenBytes, read_piece};
 use crate::caught::caught;
 use crate::words;
 
-/// Maximum number of token ids, well above any published vocabulary. Each id takes memory, even
-/// without a text.
+/// Maximum number of token ids, well above any published vocabulary. Limits memory: each id takes
+/// some, even without a text.
 const MAX_VOCABULARY: usize = 1 << 22;
 
 /// Converts between text and token ids, for one model.
@@ -128,8 +128,8 @@ impl Tokenizer {
         Ok(Self::assemble(encoder, surface, entries.into_iter(), roles))
     }
 
-    /// Token ids of `text`. Special tokens spelled out in the text are always recognised;
-    /// `add_special` adds those that the model's rules put around a text (BOS, EOS).
+    /// Token ids of `text`. Special tokens spelled out in the text are always recognised.
+    /// `add_special` adds the tokens (BOS, EOS) that the model's rules put around a text.
     ///
     /// # Errors
     /// [`TextError::Encode`] if the pre-tokenizer fails (runs of over a million equal characters).

@@ -13,13 +13,13 @@ pub struct Add {
     pub request: TokenRequest,
 }
 
-/// A request to the engine, which knows token ids but no text.
+/// A request to the engine. The engine handles token ids only, no text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenRequest {
-    /// Not empty.
+    /// Prompt tokens; never empty.
     pub prompt: Vec<u32>,
-    /// Number of last tokens of `prompt` that are the output of an interrupted run to resume; they
-    /// count as output. Less than the prompt's length and than `max_tokens`.
+    /// For a resumed request: number of tokens at the end of `prompt` that are output of an
+    /// interrupted run. They count as output. Less than the prompt's length and than `max_tokens`.
     pub resumed: u32,
     /// At least 1; prompt and output together fit the engine's `max_model_len`.
     pub max_tokens: u32,
@@ -30,9 +30,9 @@ pub struct TokenRequest {
     pub ignore_eos: bool,
     /// Recompute the whole prompt, even if the prefix cache has blocks of it.
     pub skip_prefix_cache: bool,
-    /// Return a vector made from the prompt's hidden states, and no tokens.
+    /// Return a vector computed from the prompt's hidden states instead of tokens.
     pub pool: bool,
-    /// End as rejected if the request has not begun within the engine's maximum wait.
+    /// Reject the request if it has not started within the engine's maximum wait.
     pub expires: bool,
     /// Grammar that constrains the output; shared by the choices of one client request.
     pub grammar: Option<Arc<Grammar>>,

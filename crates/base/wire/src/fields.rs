@@ -79,8 +79,8 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Error about the field just read, which has `width` bytes: it holds `value`, but only
-    /// `allowed` is valid.
+    /// Error for the field just read, of `width` bytes: its value is `value`, but only `allowed` is
+    /// valid.
     pub(super) fn refuse(
         &self,
         field: &'static str,
@@ -193,8 +193,8 @@ impl<'a> Fields<'a> {
         Ok(items.map(|bytes| i8::from_le_bytes(*bytes)).collect())
     }
 
-    /// Reads a list count. An error unless this number of items of `item_bytes` bytes each fits in
-    /// the remaining bytes, so that the caller may reserve memory for them.
+    /// Reads the count of a list. Fails unless `count` items of `item_bytes` bytes each fit in the
+    /// remaining bytes, so that the caller may reserve memory for them.
     pub(super) fn count(&mut self, field: &'static str, item_bytes: usize) -> Result<usize> {
         let count = self.size(field)?;
         self.room(field, count, item_bytes)?;

@@ -1,5 +1,5 @@
-//! Grammars that constrain an output, as plain data: written by the API server, compiled by
-//! `penstock_structured_output`, and opaque to everything in between.
+//! Grammars that constrain an output, as plain data. The API server writes them,
+//! `penstock_structured_output` compiles them, and all other code treats them as opaque.
 
 use super::FrameError;
 use super::fields::Fields;
@@ -7,8 +7,8 @@ use super::writer::FrameWriter;
 
 /// Upper bound on the text of a grammar, in bytes.
 pub const MAX_GRAMMAR_BYTES: usize = 256 << 10;
-/// Upper bound on all encoded grammars of one step plan together, in bytes; one grammar of maximum
-/// size fits.
+/// Upper bound on the total size in bytes of the encoded grammars of a step plan. One grammar of
+/// maximum size fits.
 pub const MAX_PLAN_GRAMMAR_BYTES: usize = MAX_GRAMMAR_BYTES + 1;
 
 const NAME: &str = "GRAMMAR";

@@ -20,14 +20,15 @@ pub enum KvOrder {
     ClearSalt(Vec<u8>),
     /// Clear the blocks of one prefix and all its continuations.
     ClearPrefix(KvPrefix),
-    /// Pins the blocks of a prefix (exempts them from eviction), now or once they are computed.
+    /// Pins the blocks of a prefix, which exempts them from eviction. Blocks not computed yet are
+    /// pinned once they are.
     Pin(KvPrefix),
     Unpin(KvPrefix),
     /// Contents and hit rates of the cache.
     Report,
 }
 
-/// A prefix of prompts. A block that the prefix fills only in part is ignored.
+/// A prefix of prompts. An incomplete block at the prefix's end is ignored.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct KvPrefix {
     /// Not empty.
@@ -137,8 +138,8 @@ impl KvCommand {
     }
 }
 
-/// Each action requires exactly its own fields, so that a clear command with a missing prefix
-/// cannot clear everything.
+/// Each action requires exactly its own fields: otherwise, a clear command without its prefix could
+/// clear everything.
 fn check(action: KvAction, prefix: &KvPrefix) -> Result<(), FrameError> {
     use KvAction::{ClearAll, ClearPrefix, ClearSalt, Pin, Report, Unpin};
     let KvPrefix { tokens, cache_salt } = prefix;

@@ -7,8 +7,8 @@ use super::step::{LogprobRow, read_rows, write_rows};
 use super::writer::FrameWriter;
 use super::{FrameError, Pooling, Problem};
 
-/// Placeholder in [`StepPlan::tokens`] for the token sampled last in the slot, which only the ranks
-/// know.
+/// Placeholder in [`StepPlan::tokens`] for the last token sampled in the slot. The ranks substitute
+/// it: the token may not have reached the scheduler yet.
 pub const LAST_SAMPLED: i32 = -1;
 
 /// Sentinel in [`StepResult::tokens`] for a token that could not be sampled: the sequence's hidden
@@ -18,8 +18,8 @@ pub const NOT_FINITE: i32 = -1;
 /// became too complex.
 pub const NO_TOKEN: i32 = -2;
 /// Sentinel in [`StepResult::tokens`] for a token that was not sampled because the sequence's
-/// grammar mask is late. It is the only token of its sequence. The sequence's row of the batch, and
-/// a later row that was planned ahead, must be recomputed.
+/// grammar mask is late. It is the only token of its sequence. The sequence's row of the batch must
+/// be recomputed, and also a later row that was planned ahead.
 pub const LATE_MASK: i32 = -3;
 
 /// A new sequence in a slot. It resets the slot: empty block tables, no last token.
@@ -72,8 +72,8 @@ pub struct StepPlan {
     /// The prompt token after each of `tokens`, or -1; empty if no prompt log-probabilities are
     /// requested.
     pub targets: Vec<i32>,
-    /// n * G entries: how many entries at the front of the sequence's block table for the group
-    /// remain.
+    /// n * G entries: number of entries at the front of the sequence's block table for the group
+    /// that are kept.
     pub kept: Vec<i32>,
     /// n * G + 1 offsets into `added`: where the new blocks of each sequence and group begin and
     /// end.

@@ -3,8 +3,8 @@ use super::fields::Fields;
 use super::writer::FrameWriter;
 use super::{FrameError, MAX_LOGPROBS};
 
-/// Sampling parameters of a sequence: encoded by the API server, decoded by the sampler, and opaque
-/// to everything in between.
+/// Sampling parameters of a sequence. The API server encodes them and the sampler decodes them; all
+/// other code treats them as opaque.
 ///
 /// Order of the logit processors: `allowed`, `banned`, `suppressed`, `bias`, penalties,
 /// temperature, `min_p`, `top_k`, `top_p`.

@@ -48,8 +48,8 @@ pub struct Fatal {
 }
 
 impl Hello {
-    /// A different version is refused before the rest is read, because its HELLO may have other
-    /// fields.
+    /// Rejects a different version before reading the rest, because the HELLO of another version
+    /// may have other fields.
     pub(super) fn read(f: &mut Fields<'_>) -> Result<Self, FrameError> {
         let magic_error = |magic| FrameError {
             frame: "HELLO",

@@ -42,12 +42,12 @@ pub struct Output {
     pub finish: Finish,
     /// The token that stopped the request; it is the last of `tokens`.
     pub stop_token: Option<u32>,
-    /// Prompt tokens whose KV came from the pool or a tier instead of being computed; on the
-    /// request's first output, else 0.
+    /// Prompt tokens whose KV was loaded from the pool or a tier instead of being computed. Set on
+    /// the request's first output, else 0.
     pub cached_tokens: u32,
     /// The part of `cached_tokens` loaded from tiers behind the pool.
     pub tier_tokens: TierTokens,
-    /// Microseconds from receipt to first schedule; on the request's first output, else 0.
+    /// Microseconds from receipt to the first schedule. Set on the request's first output, else 0.
     pub queue_us: u32,
     pub tokens: Vec<u32>,
     /// One row for each of `tokens`, or empty.

@@ -38,7 +38,7 @@ pub enum Fault {
     Full = 1,
     /// Load: a KV part (one head of one chunk) has a wrong checksum or header; it was quarantined.
     Damaged = 2,
-    /// The tier failed: an error of its own, or no answer.
+    /// The tier failed: it reported an error or did not answer.
     Failed = 3,
 }
 
@@ -79,7 +79,7 @@ pub struct TransferResult {
     pub found: Vec<u8>,
     /// Bytes moved.
     pub bytes: u64,
-    /// Seconds that moving the data took, without the time in the queue.
+    /// Duration of the data movement in seconds, without the time in the queue.
     pub seconds: f64,
     /// Seconds that the transfer waited in the queue.
     pub waited: f64,
@@ -125,9 +125,9 @@ impl Fault {
 }
 
 impl Transfer {
-    /// Appends the transfer. A rank starts it after it has computed `after` plans since its tiers
-    /// were opened, which is the number of plans whose results the engine has received. Error:
-    /// `tier` above 255.
+    /// Appends the transfer. `after` is the number of plans whose results the engine has received;
+    /// a rank starts the transfer once it has computed that many plans since its tiers were opened.
+    /// Error: `tier` above 255.
     pub fn encode(&self, after: u64, out: &mut Vec<u8>) -> Result<(), FrameError> {
         FrameWriter::message(out, NAME, |w| {
             w.u64(after);

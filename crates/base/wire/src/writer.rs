@@ -96,7 +96,8 @@ impl FrameWriter<'_> {
         self.out.extend_from_slice(bytes);
     }
 
-    /// Writes a length. One above `u32::MAX` needs no separate check: its frame would be too long.
+    /// Writes a length. Lengths above `u32::MAX` need no separate check: such a frame exceeds the
+    /// frame limit.
     pub(super) fn count(&mut self, count: usize) {
         self.u32(count as u32);
     }

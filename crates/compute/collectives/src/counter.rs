@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use crate::error::Lost;
 use crate::memory::Memory;
 
-/// Time for which a wait spins before it sleeps. An all-reduce of one row takes about 10 us, as
-/// does an unnecessary sleep; during longer waits, other threads should have the core.
+/// Time for which a wait spins before it sleeps. An all-reduce of one row takes about 10 us, and so
+/// does an unnecessary sleep. A longer wait should leave the core to other threads.
 const SPIN: Duration = Duration::from_micros(40);
-/// Interval at which a sleeper checks whether the group has ended.
+/// Interval at which a sleeping rank checks whether the group has ended.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Two 32-bit words at byte `offset` of the shared memory: the value, and the number of ranks that
@@ -46,7 +46,7 @@ impl Counter {
         }
     }
 
-    /// Waits until the counter, owned by `rank`, reaches `value`. Fails if the group is ended, or
+    /// Waits until the counter, owned by `rank`, reaches `value`. Fails when the group ends, or
     /// after `patience`.
     pub(crate) fn wait(
         &self,

@@ -9,7 +9,7 @@ pub enum Lost {
     /// A stream to another host failed.
     #[error("{0}")]
     Cut(String),
-    /// A wait timed out.
+    /// A wait for another rank timed out.
     #[error("rank {rank} said nothing for {seconds} s")]
     Silent {
         /// The rank that did not answer.

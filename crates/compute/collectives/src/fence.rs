@@ -5,8 +5,8 @@ use std::path::Path;
 use crate::error::CommError;
 use crate::memory::Memory;
 
-/// A handle on a group or ring for a non-member: when a rank is lost, the watchdog uses it to end
-/// the other ranks' waits.
+/// Access to a group or ring for a process that is not a member. When a rank is lost, the watchdog
+/// uses it to fail the other ranks' pending waits.
 pub struct Fence {
     memory: Memory,
 }
@@ -21,7 +21,8 @@ impl Fence {
         Ok(Self { memory })
     }
 
-    /// Ends every wait of every rank with `reason`. Later calls do not change the reason.
+    /// Fails every pending and later wait of every rank with `reason`. Later calls do not change
+    /// the reason.
     pub fn end(&self, reason: &str) {
         self.memory.end(reason);
     }

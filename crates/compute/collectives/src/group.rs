@@ -7,8 +7,8 @@
 //!
 //! In exchange n every rank fills its part n % 2, sets its counter to n and waits until the
 //! counters of all other ranks reach n. Two parts per rank are enough: a rank fills its part of
-//! exchange n + 2 only after it has seen n + 1 on all counters, and a rank sets its counter to n +
-//! 1 only after it has read all parts of exchange n.
+//! exchange n + 2 only after all counters have reached n + 1, and a rank sets its counter to n + 1
+//! only after it has read all parts of exchange n.
 
 use std::path::Path;
 use std::time::Duration;
@@ -74,8 +74,8 @@ impl Group {
     /// Buffer for this rank's part of the next exchange. Its initial contents are unspecified.
     pub fn part(&mut self) -> &mut [f32] {
         let offset = self.offset(self.rank, self.exchanges.wrapping_add(1));
-        // SAFETY: only this rank writes its parts. The other ranks have finished reading this one:
-        // their counters are past the exchange that last used it.
+        // SAFETY: only this rank writes its parts. The other ranks' counters show that they have
+        // finished the exchange that last used this part, so none of them still reads it.
         unsafe { self.memory.floats(offset, self.capacity) }
     }
 
@@ -93,7 +93,7 @@ impl Group {
         Ok(Parts { group: self })
     }
 
-    /// Ends the group: every wait of every rank ends with `reason`.
+    /// Ends the group: every pending and later wait of every rank fails with `reason`.
     pub fn end(&self, reason: &str) {
         self.memory.end(reason);
     }

@@ -3,10 +3,10 @@
 //!
 //! Between hosts, over TCP: messages between two ranks ([`Stream`]) and in a group ([`Star`]).
 //!
-//! All shared memory is based on a [`Counter`](counter) that its owner increments. Other ranks wait
-//! for it: they first spin, only for a short time, because the computation needs the cores, and
-//! then sleep on a futex. A group that has lost a rank stays unusable: every wait fails with
-//! [`Lost`], and the workers are restarted.
+//! All shared memory is based on a [`Counter`](counter) that its owner increments. A rank that
+//! waits for the counter first spins, then sleeps on a futex. It spins only for a short time,
+//! because the computation needs the cores. A group that has lost a rank stays unusable: every wait
+//! fails with [`Lost`], and the workers are restarted.
 
 mod counter;
 mod error;

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use crate::error::CommError;
 
-/// Alignment in bytes (a cache line) of data written by different ranks, against false sharing.
+/// Alignment in bytes (a cache line) of data written by different ranks, to avoid false sharing.
 pub(crate) const LINE: usize = 64;
 /// Size of the header in bytes. It holds the shape, then the flag that the group has ended and the
 /// reason.
@@ -49,7 +49,7 @@ impl Memory {
         Ok(memory)
     }
 
-    /// Maps a file created with the same length and shape.
+    /// Maps an existing file. Its length and shape must be those with which it was created.
     pub(crate) fn open(path: &Path, len: usize, shape: &str) -> Result<Self, CommError> {
         let file = OpenOptions::new().read(true).write(true).open(path);
         let found = file

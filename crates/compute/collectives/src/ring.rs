@@ -4,8 +4,9 @@
 //! header | counter written | counter read of reader 0, 1, ... | slot 0: u64 length, bytes | ...
 //! ```
 //!
-//! Message n is in slot n % slots. The writer waits until every reader has read message n - slots.
-//! A reader copies message n or reads it in place, then increments its counter.
+//! Message n is in slot n % slots. The writer reuses a slot only after every reader has read the
+//! slot's previous message, n - slots. A reader copies message n or reads it in place, then
+//! increments its counter.
 
 use std::path::Path;
 use std::time::Duration;
@@ -176,8 +177,8 @@ impl Reader {
         })
     }
 
-    /// Waits for the next message, passes it in place to `look`, and frees its slot. `None` if no
-    /// message arrives within `patience`.
+    /// Waits for the next message, calls `look` with the message in place, and frees its slot.
+    /// `None` if no message arrives within `patience`.
     ///
     /// # Errors
     /// The ring has ended.

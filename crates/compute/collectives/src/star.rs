@@ -7,8 +7,8 @@
 //! share                rank 0 -> rank r: a message
 //! ```
 //!
-//! All ranks must call the same methods in the same order. The first call opens the streams. By
-//! then the executor has sent the first plan to all ranks, so all of them connect.
+//! All ranks must call the same methods in the same order. The first call opens the streams: only
+//! then has the executor sent the first plan to all ranks, so that all of them connect.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use crate::error::{CommError, Lost};
 use crate::stream::{Key, Stream, StreamListener};
 
-/// Time-out for the greeting of a connecting rank, from the moment at which its stream is open.
+/// Time-out for the greeting of a connecting rank, measured from the opening of its stream.
 const GREETING: Duration = Duration::from_secs(10);
 
 /// One rank's end of the star.

@@ -27,7 +27,7 @@ const TAG: usize = 32;
 const LOOK: Duration = Duration::from_millis(50);
 /// Poll interval for new connections.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Time-out of the listener for each read and write of the handshake.
+/// Time-out of the listener for each read and write during the handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Maximum concurrent handshakes; further connections are rejected. Each handshake has its own
 /// thread, so that a silent caller does not delay others.
@@ -105,8 +105,8 @@ impl StreamListener {
         }
     }
 
-    /// Performs the handshake on a new thread. Closes the connection instead if [`MOST_CALLERS`]
-    /// handshakes are in progress or no thread can be started.
+    /// Performs the handshake on a new thread. If [`MOST_CALLERS`] handshakes are in progress or no
+    /// thread can be started, closes the connection.
     fn shake_hands(&self, socket: TcpStream, caller: SocketAddr, patience: Duration) {
         let turned_away = self.turned_away.clone();
         if self.callers.fetch_add(1, Ordering::AcqRel) >= MOST_CALLERS {
@@ -158,7 +158,7 @@ pub struct StreamFence {
 }
 
 impl StreamFence {
-    /// Ends every wait at both ends.
+    /// Fails every pending wait at both ends.
     pub fn end(&self) {
         // An error means that the socket is already closed.
         let _ = self.socket.shutdown(std::net::Shutdown::Both);
@@ -281,9 +281,9 @@ impl Stream {
         self.write_all(&[&length, message, &tag].concat())
     }
 
-    /// Waits for the next message, of at most `limit` bytes. Returns `None` if it is incomplete
-    /// after `patience` and no more bytes arrive; call again, because the bytes received so far are
-    /// kept.
+    /// Waits for the next message, of at most `limit` bytes. Returns `None` if no more bytes arrive
+    /// within `patience` and the message is incomplete. The bytes received so far are kept, so the
+    /// call can be repeated.
     ///
     /// # Errors
     /// The peer is lost, or a message was changed or is longer than `limit`.
@@ -416,7 +416,7 @@ fn nonce() -> [u8; 32] {
 mod tests {
     use super::*;
 
-    /// The listener's handshake has a shorter time-out of its own, and must not leave it behind.
+    /// The handshake's shorter time-out must not apply to later reads.
     #[test]
     fn sends_of_both_ends_have_the_stream_s_time_out() {
         let (key, patience) = ([7; 32], HANDSHAKE * 3);

@@ -7,7 +7,7 @@ use crate::error::{DecoderError, not_finite, shape};
 /// Rows and columns of a block.
 const BLOCK: usize = 128;
 
-/// Block scales of a matrix of 8-bit floats. Each value is multiplied by its block's scale.
+/// Block scales of a matrix of 8-bit floats: a stored value times its block's scale is the weight.
 pub(crate) struct BlockScales {
     scales: Vec<f32>,
     per_row: usize,
@@ -44,8 +44,8 @@ impl BlockScales {
     }
 }
 
-/// Whether all values are finite, without a branch per value: adds one to each exponent, which
-/// carries into the sign bit only if the exponent is all ones.
+/// Whether all values are finite. Branch-free: adding one to the exponent carries into the sign bit
+/// only if the exponent is all ones (infinity or NaN).
 pub(crate) fn finite(values: &[f32]) -> bool {
     const EXPONENT: u32 = 0x7f80_0000;
     const LAST: u32 = 0x0080_0000;

@@ -38,8 +38,8 @@ impl Default for Buffers {
 }
 
 impl Buffers {
-    /// Grows the buffers to `rows` rows. In `attended`, the columns of other ranks are zero and
-    /// never written.
+    /// Grows the buffers to `rows` rows. Columns of `attended` that belong to other ranks stay
+    /// zero.
     pub(crate) fn ensure(&mut self, model: &Model, rows: usize) {
         self.x.ensure(rows * model.spec.hidden);
         let width = |layer: &Layer| layer.attention.width();

@@ -45,7 +45,7 @@ pub trait Collectives: Send {
         out: &mut [f32],
     ) -> Result<bool, Lost>;
 
-    /// True if this rank receives the logits in `gather_logits`, and so samples.
+    /// True if this rank receives the logits from `gather_logits` and therefore samples.
     fn draws(&self) -> bool;
 
     /// Broadcasts the `tokens` sampled by rank 0 to the whole group.
@@ -57,7 +57,7 @@ pub trait Collectives: Send {
     /// Sends the residual stream to the next stage.
     fn send(&mut self, x: &[f32]) -> Result<(), Lost>;
 
-    /// Ends the other ranks' waits for this rank with the error `reason`.
+    /// Fails the operations of other ranks that wait for this rank, with the error `reason`.
     fn end(&mut self, reason: &str);
 }
 
@@ -118,7 +118,7 @@ pub trait Before: Send {
     /// The previous stage is lost, or computed a different step.
     fn receive(&mut self, x: &mut [f32]) -> Result<(), Lost>;
 
-    /// Ends the waits of the other end.
+    /// Fails the other end's pending operations, with the error `reason`.
     fn end(&mut self, reason: &str);
 }
 
@@ -130,7 +130,7 @@ pub trait After: Send {
     /// The next stage is lost.
     fn send(&mut self, x: &[f32]) -> Result<(), Lost>;
 
-    /// Ends the waits of the other end.
+    /// Fails the other end's pending operations, with the error `reason`.
     fn end(&mut self, reason: &str);
 }
 

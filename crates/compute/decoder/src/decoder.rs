@@ -51,7 +51,7 @@ impl Decoder {
         Self::load_shard(spec, weights_json, path, options, shard, alone, &count)
     }
 
-    /// Loads one rank's shard, with its collectives. `count` is updated with the load's progress.
+    /// Loads one rank's shard, with its collectives. The load's progress is written to `count`.
     ///
     /// # Errors
     /// See [`DecoderError`].
@@ -96,7 +96,7 @@ impl Decoder {
     /// thread.
     ///
     /// # Errors
-    /// `blocks` does not have one number in range per KV group, or this is a second call.
+    /// `blocks` does not have one valid size per KV group, or the pools are already allocated.
     pub fn allocate(&self, blocks: &[usize]) -> Result<(), DecoderError> {
         let groups = self.kv_spec.groups.len();
         if blocks.len() != groups || !blocks.iter().all(|b| (1..=MAX_BLOCKS).contains(b)) {
@@ -131,8 +131,8 @@ impl Decoder {
             .map_or(&[], |(running, _)| &running.pools)
     }
 
-    /// Number of experts whose weights were read, summed over all layers and steps. In a mixture of
-    /// experts the cost of a step depends on how many experts its tokens choose.
+    /// Number of expert weight reads, summed over all layers and steps. The cost of a step in a
+    /// mixture of experts depends on how many distinct experts its tokens select.
     pub fn experts_read(&self) -> u64 {
         self.running.get().map_or(0, |(running, _)| {
             running.experts_read.load(Ordering::Relaxed)

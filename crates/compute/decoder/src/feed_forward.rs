@@ -21,7 +21,7 @@ pub(crate) struct Mlp {
     pub(crate) inner: Linear,
     pub(crate) activation: ActivationFn,
     pub(crate) down: Linear,
-    /// This rank's inputs of the down projection.
+    /// Input columns of the down projection on this rank.
     pub(crate) inputs: Inputs,
 }
 
@@ -62,7 +62,7 @@ impl Default for InnerBuffers {
 }
 
 impl InnerBuffers {
-    /// Number of experts whose weights were read, summed over all layers and steps.
+    /// Number of expert weight reads, summed over all layers and steps.
     pub(crate) fn experts_read(&self) -> u64 {
         self.experts.read()
     }
@@ -92,7 +92,7 @@ impl FeedForward {
         }
     }
 
-    /// Computes `norm(x)` and all that precedes the products that [`Self::reduce`] sums over the
+    /// Computes `norm(x)` and everything up to the products that [`Self::reduce`] sums over the
     /// ranks.
     pub(crate) fn prepare(&self, cpu: &Cpu, norm: &Norm, x: &[f32], b: &mut InnerBuffers) {
         match self {
@@ -124,7 +124,7 @@ impl FeedForward {
     }
 }
 
-/// `acts = norm(x)`, converted to the format `form`.
+/// `acts = norm(x)`, quantised to the format `form`.
 fn quantize(cpu: &Cpu, norm: &Norm, x: &[f32], form: ActivationFormat, acts: &mut Activations) {
     let hidden = norm.weight.len();
     cpu.norm_quantize(x, x.len() / hidden, hidden, Some(norm), form, acts);

@@ -23,9 +23,10 @@ struct Step<'a> {
     places: Vec<Vec<Place>>,
 }
 
-/// Computes `buffers.x`: the residual stream after this rank's last layer, one row per token of the
-/// (checked) plan. Every stage but the first starts from the previous stage's output; every stage
-/// but the last sends its output on. `kv` has the leased blocks of each KV group.
+/// Computes the residual stream after this rank's last layer into `buffers.x`, one row per token of
+/// the plan. The plan must have passed its checks. The first pipeline stage starts from the
+/// embeddings, later stages from the previous stage's output. Every stage but the last sends its
+/// output to the next. `kv` has the leased blocks of each KV group.
 ///
 /// # Errors
 /// A rank is lost.
@@ -153,7 +154,7 @@ impl Step<'_> {
         attention.run(cpu, kv, a.kv_index, a.scoring(), qkv, stride, out);
     }
 
-    /// `x += norm(sum from reduce)` with a norm; without one, `reduce` adds to `x` directly.
+    /// `x += norm(reduced sum)`; without a norm, `reduce` adds to `x` directly.
     fn add(
         &self,
         norm: Option<&Norm>,

@@ -15,8 +15,8 @@ pub(crate) struct Row {
 }
 
 pub(crate) enum Task {
-    /// Sample the token at this absolute position. `draft` is the draft token that the plan has
-    /// there; `first` is the batch row of the sequence's first draft.
+    /// Sample the token at this absolute position. `draft` is the plan's draft token for this
+    /// position; `first` is the batch row of the sequence's first draft.
     Sample {
         position: u64,
         draft: Option<i32>,

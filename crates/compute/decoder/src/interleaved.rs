@@ -2,7 +2,8 @@
 
 use crate::recipe::Recipe;
 
-/// Blocks (heads) of rows in interleaved rotation order, except the unrotated rows at their start.
+/// Row blocks (heads) stored in interleaved rotation order; unrotated rows at a block's start keep
+/// their place.
 #[derive(Clone, Copy)]
 pub(crate) struct Interleaved {
     block: usize,
@@ -17,7 +18,7 @@ impl Interleaved {
     }
 }
 
-/// Index of the stored row for output feature `row`, which counts in half-split order.
+/// Index of the stored row for output feature `row`, where `row` is an index in half-split order.
 ///
 /// Half-split order puts the first items of all pairs before the second ones; interleaved order
 /// keeps the items of a pair adjacent.

@@ -1,8 +1,8 @@
 //! The pass through one layer of latent attention, top-down.
 //!
-//! Both decode and prefill use the absorbed form, so that a row's arithmetic does not depend on its
-//! chunk. Each query head is projected into the latent space and attends over the cached latents;
-//! the weighted sum is projected to a value.
+//! Both decode and prefill use the absorbed form: each query head is projected into the latent
+//! space, attends over the cached latents, and the weighted sum is projected to a value. A row's
+//! arithmetic is therefore the same in every prefill chunk and in decode.
 
 use penstock_kernels::{
     ActivationFormat, Activations, Aligned, Angles, AttentionPlan, Cpu, HeadColumns, LatentRows,
@@ -44,7 +44,7 @@ pub(crate) struct LatentPass<'a> {
     pub(crate) own: &'a LatentProjections,
     pub(crate) angles: Option<Angles<'a>>,
     pub(crate) places: &'a [Place],
-    /// Index of the layer in its KV group, and its scoring.
+    /// Index of the layer in its KV group, and the layer's attention scoring.
     pub(crate) layer: (usize, Scoring<'a>),
 }
 
@@ -117,7 +117,7 @@ impl LatentPass<'_> {
         }
     }
 
-    /// Product of each head's rows of `k` numbers with the head's matrix.
+    /// Multiplies each head's rows of `k` numbers by that head's matrix.
     fn of_heads(
         &self,
         heads: &[Packed],

@@ -1,8 +1,7 @@
 //! The CPU decoder: a [`DecoderSpec`], packed weights and a step plan in, tokens out.
 //!
-//! It owns the weights, the KV pools and the threads. Requests, text and scheduling are handled
-//! outside this crate. Plans are checked against the decoder's limits before the computation
-//! starts.
+//! The crate owns the weights, the KV pools and the threads; requests, text and scheduling are
+//! handled by its callers. A plan is checked against the decoder's limits before any computation.
 
 mod block_scales;
 mod buffers;

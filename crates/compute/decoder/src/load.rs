@@ -1,5 +1,5 @@
-//! Loads a checkpoint's tensors into a [`Model`]: for each role, reads the tensor by its recipe,
-//! cuts it to this rank's part and packs it.
+//! Loads a checkpoint's tensors into a [`Model`]. For each weight role, the loader reads the tensor
+//! that the recipe names, takes this rank's part and packs the part for the kernels.
 
 mod attention;
 mod feed_forward;
@@ -90,8 +90,8 @@ struct Loader<'a> {
     ropes: Vec<RopeSpec>,
 }
 
-/// One of several matrices that are packed side by side: its recipe, its number of rows (`whole`),
-/// and this rank's range of these rows (`own`).
+/// One of several matrices that are packed side by side: its recipe, its total number of rows
+/// (`whole`), and this rank's range of those rows (`own`).
 struct Part<'a> {
     recipe: &'a Recipe,
     bias: Option<&'a Recipe>,
@@ -219,8 +219,9 @@ impl Loader<'_> {
             .iter()
             .any(|f| ActivationFormat::of(*f) != ActivationFormat::of(forms[0]))
         {
-            // Matrices that share their activations need the same activation format. If the formats
-            // differ, unquantised matrices are quantised to 8 bits.
+            // Matrices with the same input share one quantised copy of it, so they need the same
+            // activation format. If the formats differ, unquantised matrices are quantised to 8
+            // bits.
             forms
                 .iter_mut()
                 .filter(|f| ActivationFormat::of(**f) != ActivationFormat::Int8)
@@ -261,7 +262,7 @@ impl Loader<'_> {
     }
 
     /// Packs all outputs of a matrix for a part of its `k` inputs. The sum over the ranks must
-    /// include the bias once, so the caller passes it on one rank only.
+    /// include the bias exactly once, so only one rank passes the bias.
     fn inputs(
         &self,
         recipe: &Recipe,

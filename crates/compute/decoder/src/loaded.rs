@@ -16,8 +16,8 @@ use crate::recipe::WeightRecipes;
 use crate::shard::Shard;
 use crate::spec::DecoderSpec;
 
-/// Packing threads per reader thread: together they are about as fast as one thread that reads from
-/// the page cache.
+/// Packing threads per reader thread. Together, this many packing threads consume data about as
+/// fast as one thread reads it from the page cache.
 const THREADS_OF_A_READER: usize = 16;
 
 /// Facts about a loaded decoder.
@@ -44,10 +44,10 @@ pub type Stage = (String, f64, String);
 /// A rank's part of the model's keys and values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvShare {
-    /// For each KV group, this rank's range in the list of all layers of the model, sorted by KV
-    /// group.
+    /// For each KV group, this rank's range in the list of all layers, where the list is sorted by
+    /// KV group.
     pub layers: Vec<Range<usize>>,
-    /// KV head indices (of the whole model), in the order of their extents in a block.
+    /// Indices of the KV heads in the whole model, in the order in which a block stores them.
     pub heads: Range<usize>,
     /// Number of layers of the whole model.
     pub all_layers: usize,
@@ -75,13 +75,13 @@ pub struct KvGroupSpec {
     pub seen: Seen,
 }
 
-/// A loaded model, ready to compute after KV allocation.
+/// A loaded model, which can compute once its KV pools are allocated.
 pub(crate) struct Loaded {
     pub(crate) cpu: Cpu,
     pub(crate) model: Model,
     pub(crate) options: Options,
     pub(crate) collectives: Box<dyn Collectives>,
-    /// Path of the checkpoint, whose tokenizer the grammars use.
+    /// Path of the checkpoint; grammars use its tokenizer.
     pub(crate) path: PathBuf,
 }
 
@@ -108,7 +108,8 @@ impl Loaded {
         let readers = 1 + cpu.threads().count() / THREADS_OF_A_READER;
         let load = || Model::load(&cpu, &tensors, spec, weights, options.numerics, shard);
         let model = tensors.run(readers, load)?;
-        // Computed after the load, when the pages that it samples are in the page cache, so that a
+        // The fingerprint samples the file's pages. After the load they are in the page cache, so
+        // the
         // disk need not seek.
         let fingerprint = checkpoint.fingerprint()?;
         drop(checkpoint);

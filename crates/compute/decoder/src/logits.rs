@@ -17,13 +17,12 @@ use crate::slots::{Slot, Slots};
 
 /// Maximum rows per pass through the head; bounds the memory of the logits.
 pub const HEAD_ROWS: usize = 32;
-/// Maximum wait of a step for late grammar masks.
+/// Maximum time that a step waits for late grammar masks.
 const MASK_WAIT: Duration = Duration::from_millis(5);
 
-/// Samples and scores the rows that the plan requests. Every row of a sequence with drafts is
-/// sampled as it would be without drafts; drafts are accepted up to the first that differs from the
-/// sampled token. Only one rank of the last stage has the logits; the results of the other ranks
-/// are empty.
+/// Samples or scores the rows that the plan requests. Every row of a sequence with draft tokens is
+/// sampled as in ordinary decode. Drafts are accepted up to the first one that differs from the
+/// sampled token. Only one rank of the last stage has the logits; other ranks return empty results.
 ///
 /// # Errors
 /// A rank is lost.
@@ -77,7 +76,7 @@ pub(crate) fn sample_and_score(
     Ok(results.finish())
 }
 
-/// Computes the final norm and the output head for `rows`. Returns true if this rank has their
+/// Computes the final norm and the output head for `rows`. Returns true if this rank receives the
 /// logits.
 fn compute(
     cpu: &Cpu,

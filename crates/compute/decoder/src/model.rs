@@ -9,9 +9,9 @@ use crate::rope::Rope;
 use crate::shard::{Inputs, Shard};
 use crate::spec::{DecoderSpec, Temperature};
 
-/// KV group: layers that share one block table, all with the same attention mask (full, or the same
-/// window or chunk). Groups are ordered by their first layers in the whole model, so that the list
-/// is the same on every rank.
+/// KV group: layers that share one block table and have the same attention mask (full, or the same
+/// window or chunk). Groups are ordered by their first layer in the whole model, so the list is the
+/// same on every rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KvGroup {
     /// This rank's layers in the group, as indices into the whole model; may be empty.
@@ -54,7 +54,7 @@ impl Layer {
 
 /// Attention: grouped-query or latent.
 pub(crate) struct Attention {
-    /// Index of the KV group. `kv_index` is the index of the layer among this rank's layers of that
+    /// Index of the KV group; `kv_index` is the layer's index among this rank's layers of the
     /// group.
     pub(crate) kv_group: usize,
     pub(crate) kv_index: usize,
@@ -63,7 +63,7 @@ pub(crate) struct Attention {
     /// Scale of the products of queries and keys.
     pub(crate) scale: f32,
     pub(crate) softcap: Option<f32>,
-    /// Attention sinks: for each query head of this rank, a logit that takes part in the softmax.
+    /// Attention sinks: one extra logit in the softmax per query head of this rank.
     pub(crate) sinks: Option<Vec<f32>>,
     pub(crate) temperature: Option<Temperature>,
     /// Index into [`Model::ropes`]; `None` = no rotation.
@@ -132,7 +132,7 @@ impl Attention {
         }
     }
 
-    /// The format in which its first projection takes activations.
+    /// Activation format of the first projection.
     pub(crate) fn activation_format(&self) -> ActivationFormat {
         match &self.projected {
             Projected::Heads(heads) => heads.qkv.activation_format(),
@@ -159,7 +159,7 @@ pub(crate) struct Model {
     pub(crate) shard: Shard,
     /// This rank's query heads.
     pub(crate) heads: HeadShape,
-    /// This rank's inputs of the attention's output projection.
+    /// Input columns of the attention's output projection on this rank.
     pub(crate) attended: Inputs,
     /// This rank's rows of the token embedding, on stages that embed or have a tied head.
     pub(crate) embed: Option<Linear>,
@@ -189,8 +189,8 @@ impl Model {
         linear.filter(|_| has_head)
     }
 
-    /// Writes the embedding of `token` at `position` to `out`, or zeros if another rank has the
-    /// token's row. Returns `false` if another stage embeds.
+    /// Writes the embedding of `token` at `position` to `out`, or zeros if the token's row is on
+    /// another rank. Returns `false` if another stage embeds.
     pub(crate) fn embed(&self, token: usize, position: usize, out: &mut [f32]) -> bool {
         let (Some(embed), true) = (&self.embed, self.shard.embeds()) else {
             return false;
@@ -211,8 +211,8 @@ impl Model {
         true
     }
 
-    /// Logits of the classification labels for a pooled hidden state, or the state itself if the
-    /// model has no labels.
+    /// Logits of the classification labels for a pooled hidden state; the hidden state itself if
+    /// the model has no labels.
     pub(crate) fn labelled(&self, pooled: Vec<f32>) -> Vec<f32> {
         let Some(score) = &self.score else {
             return pooled;

@@ -11,7 +11,7 @@ use crate::error::DecoderError;
 pub struct RawOptions {
     /// Compute threads.
     pub threads: usize,
-    /// Number of slots: the maximum number of sequences in progress.
+    /// Number of slots: the maximum number of sequences in flight.
     pub max_num_seqs: usize,
     /// Maximum tokens per step.
     pub max_batched_tokens: usize,

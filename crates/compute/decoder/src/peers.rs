@@ -5,8 +5,8 @@ use penstock_kernels::Cpu;
 
 use crate::le_bytes::{copy_in, copy_out};
 
-/// Numbers per exchange in shared memory, if a longer vector is divided: few enough that the parts
-/// stay in the caches.
+/// Maximum numbers per exchange in shared memory: longer vectors are divided, so that the parts
+/// stay in the CPU caches.
 const WINDOW: usize = 16 << 10;
 
 /// A tensor-parallel group, this rank included. All ranks call the same methods in the same order
@@ -15,24 +15,26 @@ pub trait Peers: Send {
     /// This rank's number in the group.
     fn rank(&self) -> usize;
 
-    /// Numbers per `sum` or `share` for callers that divide a longer vector.
+    /// Maximum length of one `sum` or `share`; callers divide longer vectors.
     fn window(&self) -> usize;
 
-    /// Buffer for this rank's part of the next `sum` or `gather`. The contents are unspecified.
+    /// Buffer for this rank's contribution to the next `sum` or `gather`. Its initial contents are
+    /// unspecified.
     fn part(&mut self) -> &mut [f32];
 
-    /// All-reduce: `x +=` the parts of all ranks, in rank order. `x` must be the same on all ranks.
+    /// All-reduce: adds the contributions of all ranks to `x`, in rank order. `x` must be the same
+    /// on all ranks.
     fn sum(&mut self, cpu: &Cpu, x: &mut [f32]) -> Result<(), Lost>;
 
-    /// Passes the parts of all ranks to `take` on rank 0, in rank order, `lens[rank]` numbers each.
-    /// Returns true on rank 0.
+    /// Calls `take` on rank 0 with the contribution of each rank, in rank order; rank `r`
+    /// contributes `lens[r]` numbers. Returns true on rank 0.
     fn gather(&mut self, lens: &[usize], take: &mut dyn FnMut(usize, &[f32]))
     -> Result<bool, Lost>;
 
     /// Broadcasts the `tokens` of rank 0 to all ranks.
     fn share(&mut self, tokens: &mut [u32]) -> Result<(), Lost>;
 
-    /// Ends the other ranks' waits for this rank with the error `reason`.
+    /// Fails the operations of other ranks that wait for this rank, with the error `reason`.
     fn end(&mut self, reason: &str);
 }
 
@@ -73,7 +75,9 @@ impl Peers for Group {
     }
 
     fn share(&mut self, tokens: &mut [u32]) -> Result<(), Lost> {
-        // Tokens are passed as the bits of f32 numbers, which are only copied.
+        // Token ids travel as the bit patterns of f32 numbers. The numbers are only copied, so
+        // every
+        // bit pattern survives.
         for (number, token) in Group::part(self).iter_mut().zip(&*tokens) {
             *number = f32::from_bits(*token);
         }
@@ -102,7 +106,7 @@ impl Distant {
         Self { star, part }
     }
 
-    /// The parts of ranks 1, 2, ... on rank 0; `None` on other ranks.
+    /// On rank 0, the contributions of ranks 1, 2, ...; `None` on other ranks.
     fn collect(&mut self, lens: &[usize]) -> Result<Option<Vec<Vec<f32>>>, Lost> {
         let own = &self.part[..lens[self.star.rank()]];
         // Rank 0 sends nothing.

@@ -27,8 +27,8 @@ impl Pooled {
         }
     }
 
-    /// Checks that a plan with tokens from position `start` on can follow the earlier ones: a mean
-    /// requires every token, and a pooled sequence has no drafts.
+    /// Checks a plan whose tokens start at position `start` against the pooling state: a mean
+    /// requires every token of the prompt, and a pooled sequence has no drafts.
     pub(crate) fn check(&self, start: usize, drafts: usize) -> Result<(), String> {
         match self {
             _ if drafts > 0 => Err(format!("{drafts} drafts of a pooled sequence")),
@@ -55,8 +55,8 @@ impl Mean {
         pairs.for_each(|(sum, x)| *sum += f64::from(*x));
     }
 
-    /// The mean over all added rows, of which this step added `more`. Must be called before
-    /// [`Pooled::advance`] counts them.
+    /// The mean over all added rows; `more` is the number of rows that the current step added. Must
+    /// be called before [`Pooled::advance`].
     pub(crate) fn value(&self, more: usize) -> Vec<f32> {
         let count = (self.tokens + more) as f64;
         self.sum.iter().map(|sum| (sum / count) as f32).collect()

@@ -1,5 +1,5 @@
-//! Vectors of pooled sequences: hidden states after the final norm (of the last token, or the
-//! mean), or the classification head's logits for them.
+//! Results of pooled sequences: the hidden state after the final norm (of the last token, or the
+//! mean of all tokens), or its classification logits.
 
 use penstock_kernels::Cpu;
 use penstock_wire::{StepPlan, VectorTable};
@@ -8,8 +8,9 @@ use crate::model::Model;
 use crate::pooled::Pooled;
 use crate::slots::Slots;
 
-/// Vectors of the sequences that the (applied) plan completes, from the residual stream `x`. A
-/// vector with a non-finite number becomes empty. Only the sampling rank returns vectors.
+/// Vectors of the sequences that the plan completes, from the residual stream `x`. The plan must
+/// already be applied to the slots. A vector with a non-finite number becomes empty. Only the
+/// sampling rank returns vectors.
 pub(crate) fn pool(
     cpu: &Cpu,
     model: &Model,

@@ -144,7 +144,7 @@ pub struct LayerRecipes {
     /// Router `[experts, hidden]`.
     pub router: Option<Recipe>,
     pub router_bias: Option<Recipe>,
-    /// Bias that is added to the experts' scores only for their choice, `[experts]`.
+    /// Bias of the router scores, `[experts]`; affects the choice of experts but not their weights.
     pub router_correction: Option<Recipe>,
     pub shared_gate: Option<Recipe>,
     pub shared_up: Option<Recipe>,
@@ -157,8 +157,8 @@ pub struct LayerRecipes {
 const EXPERT: &str = "{e}";
 
 impl Recipe {
-    /// The recipe of one expert: its number replaces `{e}` in the tensor's name, or is the index
-    /// into a tensor of stacked experts.
+    /// The recipe of one expert. The expert's number replaces `{e}` in the tensor's name, or is the
+    /// index into a tensor of stacked experts.
     pub(crate) fn of_expert(self, expert: usize) -> Self {
         if self.tensor.contains(EXPERT) {
             let named = |name: String| name.replace(EXPERT, &expert.to_string());

@@ -16,8 +16,8 @@ pub(crate) enum Found {
 
 pub(crate) struct Results {
     result: StepResult,
-    /// Per sequence: true while all drafts so far were accepted, so that the next token belongs to
-    /// the result.
+    /// Per sequence: whether all drafts so far were accepted, so that the next sampled token
+    /// belongs to the result.
     open: Vec<bool>,
 }
 

@@ -13,7 +13,7 @@ pub(crate) struct Rope {
 }
 
 impl Rope {
-    /// Rotation of `dims` numbers per head. `stored` has the divisors of [`RopeScaling::Factors`].
+    /// Rotation of `dims` numbers per head. `stored` are the divisors for [`RopeScaling::Factors`].
     pub(crate) fn new(rope: &RopeSpec, dims: usize, stored: Option<&[f32]>) -> Self {
         let theta = rope.theta as f32;
         let base = (0..dims / 2).map(|i| 1.0 / theta.powf((2 * i) as f32 / dims as f32));

@@ -66,12 +66,13 @@ impl Runner {
         self.kv.iter().map(KvPool::handle).collect()
     }
 
-    /// Number of experts whose weights were read, summed over all layers and steps.
+    /// Number of expert weight reads, summed over all layers and steps.
     pub(crate) fn experts_read(&self) -> u64 {
         self.buffers.inner.experts_read()
     }
 
-    /// Ends the collectives: the other ranks' waits for this rank fail with `reason`.
+    /// Shuts down the collectives: other ranks' operations that wait for this rank fail with
+    /// `reason`.
     pub(crate) fn end(&mut self, reason: &str) {
         self.collectives.end(reason);
     }
@@ -140,8 +141,8 @@ impl Runner {
         }
     }
 
-    /// Records the last sampled token of each slot on all ranks of the stage: the next plan may
-    /// refer to it as `LAST_SAMPLED`.
+    /// Records the last sampled token of each slot on all ranks of the stage, because the next plan
+    /// may refer to it as `LAST_SAMPLED`.
     fn note_sampled(&mut self, plan: &StepPlan, result: &StepResult) -> Result<(), DecoderError> {
         let sampled: Vec<usize> = (0..plan.slots.len())
             .filter(|&i| plan.sample[i] != 0 && self.slots.draws(plan.slots[i]))
@@ -152,9 +153,9 @@ impl Runner {
         let mut end = 0;
         let last = |&i: &usize| {
             end += result.counts[i] as usize;
-            // 0 stands for a missing token and is never used: ranks that do not sample get the
-            // token from the broadcast below, and no result depends on it after a row that is not
-            // finite or was not sampled.
+            // Placeholder 0 for a missing token. On ranks that do not sample, the broadcast below
+            // replaces it. After a row that is not finite or was not sampled, no result depends on
+            // it.
             let token = result.tokens[..end].last().copied().unwrap_or(0);
             token.max(0) as u32
         };

@@ -56,9 +56,9 @@ impl Sampler {
         }
     }
 
-    /// Samples the token at `position` from a row of logits. `drafts`: draft tokens between the
-    /// output so far and the row. `mask`: the tokens that the grammar allows; if other rules ban
-    /// all of them, only the grammar applies.
+    /// Samples the token at `position` from a row of logits. `drafts` are the draft tokens between
+    /// the output so far and this row. `mask` has the tokens that the grammar allows. If the other
+    /// rules ban all of these tokens, only the grammar applies.
     pub(crate) fn draw(
         &self,
         isa: Isa,

@@ -29,8 +29,8 @@ pub(crate) struct Slot {
     tables: Vec<BlockTable>,
     /// Last sampled token.
     last: Option<i32>,
-    /// True if the last row was not sampled, so that [`LAST_SAMPLED`] has no token. A row that
-    /// refers to it is computed with an arbitrary token and not sampled.
+    /// True if the last row was not sampled, so that [`LAST_SAMPLED`] has no value. Rows that refer
+    /// to `LAST_SAMPLED` are then computed with an arbitrary token and not sampled.
     pub(crate) undrawn: bool,
 }
 
@@ -223,14 +223,15 @@ fn get_mut(states: &mut [State], slot: i32) -> Result<&mut Slot, DecoderError> {
     }
 }
 
-/// First position of sequence `i` in the plan, the position after its last one, and the block size.
+/// First position of sequence `i` in the plan, end of its positions (exclusive), and block size.
 fn span(plan: &StepPlan, i: usize, limits: &Limits) -> (usize, usize, usize) {
     let start = plan.starts[i] as usize;
     (start, start + plan.lengths[i] as usize, limits.block_size)
 }
 
 impl Slot {
-    /// The grammar's token mask after `drafts` drafts. Waits for it until `until` at the latest.
+    /// The grammar's token mask after `drafts` drafts. Waits for the mask until the deadline
+    /// `until`.
     pub(crate) fn mask(&self, drafts: usize, until: Instant) -> RowMask {
         let constraint = self.constraint.as_ref();
         constraint.map_or(RowMask::Mask(None), |c| c.mask(drafts, until))
@@ -269,7 +270,7 @@ impl Slot {
 struct BlockTable {
     /// Block numbers, shared with the lease of a step.
     blocks: Arc<Vec<i32>>,
-    /// All entries from this index on are blocks, without -1.
+    /// From this index on, every entry is a block number, never -1.
     whole_from: usize,
 }
 

@@ -1,6 +1,6 @@
-//! Checkpoint tensors as rows to pack, read through a [`Recipe`]: quantised codes are copied
-//! exactly if the file has them in blocks of 32 in a format of the kernels; other values are read
-//! as f32.
+//! Checkpoint tensors as rows to pack, read through a [`Recipe`]. Quantised codes are copied
+//! exactly if the file stores them in blocks of 32 in a format that the kernels support. Other
+//! values are read as f32.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -29,13 +29,13 @@ pub(crate) struct TensorRows<'a> {
     /// Blocks of rows in interleaved order.
     interleaved: Option<Interleaved>,
     transposed: bool,
-    /// First row of the matrix in the stored tensor (after the experts before it).
+    /// Row of the stored tensor at which the matrix starts (after the preceding experts).
     base: usize,
     /// The first row to read, in half-split order.
     first: usize,
     /// Columns of the stored matrix to read.
     columns: Range<usize>,
-    /// Lowest row with a non-finite value, of the rows read so far; [`FINITE`] if all are finite.
+    /// Lowest row with a non-finite value among the rows read so far; [`FINITE`] if there is none.
     not_finite: AtomicUsize,
 }
 
@@ -92,8 +92,8 @@ fn stored<'a>(
         let problem = format!("tensor {:?}, stored as {alone},", view.name);
         return Err(DecoderError::Unsupported(problem));
     };
-    // Scales of 8-bit floats are read in `TensorRows::open`. A tensor that the checkpoint keeps in
-    // another type has no scales.
+    // `TensorRows::open` reads the scales of 8-bit floats. A tensor of any other type has no
+    // scales, even if the recipe names some.
     if view.dtype != DType::U8 {
         return Ok((view, None));
     }
@@ -341,7 +341,7 @@ impl TensorRows<'_> {
         filled
     }
 
-    /// Copies the codes of a whole row if the file has them in groups of 32 in this format; else
+    /// Copies a row's codes if the file stores them in groups of 32 in the format `form`; otherwise
     /// returns `false`.
     fn whole_groups(&self, form: WeightFormat, row: usize, out: &mut GroupRow) -> bool {
         let bytes = self.row_bytes(row);

@@ -1,5 +1,5 @@
-//! Checks of a plan against the decoder's limits, so that an invalid plan is an error and never an
-//! invalid read.
+//! Checks of a plan against the decoder's limits: an invalid plan is rejected before any memory
+//! access that depends on it.
 
 use penstock_kernels::Seen;
 use penstock_wire::{LAST_SAMPLED, Registration, StepPlan};
@@ -18,7 +18,8 @@ pub(crate) struct Limits {
     pub(crate) max_position: usize,
     pub(crate) block_size: usize,
     pub(crate) groups: Vec<GroupLimits>,
-    /// Whether this rank receives the sampled tokens: only in a decoder with one pipeline stage.
+    /// Whether plans may use `LAST_SAMPLED`. Only decoders with one pipeline stage: only the last
+    /// stage has the sampled tokens.
     pub(crate) last_sampled: bool,
 }
 
@@ -150,7 +151,7 @@ fn check_registration(
     refuse(format!("registered slot {} {problem}", r.slot))
 }
 
-/// Checks the updates of the block tables as far as possible without the tables themselves.
+/// Checks the updates of the block tables as far as possible without the current tables.
 fn check_added(plan: &StepPlan, limits: &Limits) -> Result<(), DecoderError> {
     let offsets = &plan.added_offsets;
     let ascending = offsets.is_sorted() && offsets.first() == Some(&0);

@@ -36,8 +36,8 @@ impl StepFuture {
         Self { promise }
     }
 
-    /// Waits for the step. Returns `None` if `timeout` passes first (call again) or the result was
-    /// already taken.
+    /// Waits for the result. Returns `None` after `timeout`, in which case the call can be
+    /// repeated, or if the result was already taken.
     ///
     /// # Errors
     /// The plan is invalid, or the forward pass failed.
@@ -50,12 +50,12 @@ impl StepFuture {
     }
 }
 
-/// The decoder's thread with its queue of plans. After a drop, the thread finishes the queue and
-/// exits.
+/// The decoder's thread with its queue of plans. When the value is dropped, the thread finishes the
+/// queue and exits.
 pub(crate) struct Running {
     /// One handle per KV group.
     pub(crate) pools: Vec<PoolHandle>,
-    /// Number of experts whose weights were read by completed steps.
+    /// Number of expert weight reads by completed steps.
     pub(crate) experts_read: Arc<AtomicU64>,
     jobs: Option<mpsc::Sender<(StepPlan, Promise)>>,
     thread: Option<JoinHandle<()>>,
@@ -97,14 +97,14 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.jobs = None;
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread was already returned as an error of its step.
+            // If the thread panicked, the affected step has already returned the error.
             let _ = thread.join();
         }
     }
 }
 
-/// Runs the plans one by one. An invalid plan fails alone; any other failure ends the collectives,
-/// and a panic makes the decoder unusable.
+/// Runs the plans one by one. An invalid plan fails only its own step. Any other failure shuts down
+/// the collectives, and a panic makes the decoder unusable.
 fn serve(
     mut runner: Runner,
     queue: &mpsc::Receiver<(StepPlan, Promise)>,

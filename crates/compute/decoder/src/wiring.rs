@@ -248,8 +248,8 @@ impl After for Writer {
     }
 }
 
-/// Receives over a stream. Connects at the first receive: by then the previous stage has its first
-/// plan.
+/// Receives over a stream. Connects at the first receive, because by then the previous stage has
+/// received its first plan and listens.
 struct StreamBefore {
     address: SocketAddr,
     key: Key,

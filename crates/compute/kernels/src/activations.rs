@@ -16,11 +16,11 @@ pub struct Activations {
     pub(crate) codes: Aligned<i8>,
     /// Int8: one scale per 32 inputs.
     pub(crate) scales: Aligned<f32>,
-    /// Int8: scale times the sum of the group's codes. A product adds it times the minimum of the
-    /// group's weights (`W4`).
+    /// Int8: scale times the sum of the group's codes. For `W4` weights, the product adds this sum
+    /// times the minimum of the weight group.
     pub(crate) scaled_sums: Aligned<f32>,
-    /// Int8: -128 times the sum of the group's codes. It cancels the offset of `W8` codes; a
-    /// fraction of it cancels that of `S4` and `Mx4` codes.
+    /// Int8: -128 times the sum of the group's codes. Added to a dot product, it cancels the +128
+    /// offset of `W8` codes; a fraction of it cancels the smaller offsets of `S4` and `Mx4` codes.
     pub(crate) offsets: Aligned<i32>,
     /// Bf16: values.
     pub(crate) halves: Aligned<u16>,
@@ -89,7 +89,7 @@ impl Activations {
     }
 }
 
-/// [`Activations`] written by the tasks of one job, each task its own rows.
+/// A view of [`Activations`] for parallel tasks, each of which writes its own rows.
 pub(crate) struct SharedActivations<'a> {
     k_padded: usize,
     codes: Shared<'a, i8>,

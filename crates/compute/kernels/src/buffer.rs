@@ -55,7 +55,8 @@ unsafe impl<T: Plain> Send for Aligned<T> {}
 unsafe impl<T: Plain> Sync for Aligned<T> {}
 
 impl<T: Plain> Aligned<T> {
-    /// `len` zeros for a scratch buffer. In unit tests, a read past the end faults.
+    /// `len` zeros for a scratch buffer. In unit tests a guard page follows, so a read past the end
+    /// faults.
     pub fn zeroed(len: usize) -> Self {
         #[cfg(test)]
         return Self::guarded(len);
@@ -91,8 +92,8 @@ impl<T: Plain> Aligned<T> {
         }
     }
 
-    /// `len` zeros for long-lived memory: on huge pages if it is large and the system supports
-    /// them; untouched until first use.
+    /// `len` zeros for long-lived memory. Large buffers use huge pages if the system supports them.
+    /// Pages are not touched until first use.
     pub fn lasting(len: usize) -> Self {
         let bytes = Self::layout(len).size();
         if bytes < LARGE {
@@ -108,8 +109,8 @@ impl<T: Plain> Aligned<T> {
         }
     }
 
-    /// Pointer to the first item without a reference to the whole slice, for owners that lend
-    /// parts.
+    /// Pointer to the first item. Creates no reference to the whole slice, so owners can lend parts
+    /// of it.
     pub(crate) fn base(&self) -> *mut T {
         self.ptr.as_ptr()
     }
@@ -122,8 +123,8 @@ impl<T: Plain> Aligned<T> {
     }
 
     fn layout(len: usize) -> Layout {
-        // One spare line to align manually: an aligned request would make the allocator zero, and
-        // so touch, every page.
+        // One spare cache line, so that the address can be aligned here. For an aligned request the
+        // allocator would write the zeros itself, and so touch every page.
         let bytes = len.saturating_mul(size_of::<T>()).saturating_add(LINE);
         match Layout::from_size_align(bytes, 16) {
             Ok(layout) => layout,

@@ -46,9 +46,9 @@ impl Linear {
     }
 }
 
-/// Activation between the first matrices of a feed-forward and its last one. Part 0 is the output
-/// of the gate projection (of the up projection if there is no gate), part 1 that of the up
-/// projection.
+/// Activation between the inner matrices of a feed-forward and its output projection. Part 0 is the
+/// output of the gate projection, or of the up projection if there is no gate. Part 1 is the output
+/// of the up projection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ActivationFn {
     /// `silu(part 0) * part 1` (SwiGLU, Shazeer 2020).
@@ -68,7 +68,7 @@ pub struct Clamp {
     pub limit: f32,
     /// Factor of the gate in its sigmoid.
     pub alpha: f32,
-    /// Added to part 1 after the bound.
+    /// Added to part 1 after its magnitude is bounded.
     pub offset: f32,
 }
 
@@ -137,7 +137,8 @@ impl Cpu {
         &self.threads
     }
 
-    /// Runs `body(row)` for each row, of `width` numbers: in parallel unless the work is small.
+    /// Runs `body(row)` for each row, of `width` numbers. Runs in parallel unless the work is
+    /// small.
     pub(crate) fn rows(&self, rows: usize, width: usize, body: &(dyn Fn(usize) + Sync)) {
         if rows * width <= INLINE {
             (0..rows).for_each(body);
@@ -149,7 +150,7 @@ impl Cpu {
         });
     }
 
-    /// Writes the norm of one row to `out`.
+    /// Writes the normalised row `x` to `out`.
     ///
     /// # Panics
     /// The row, the norm and `out` differ in length.
@@ -161,7 +162,7 @@ impl Cpu {
         norm.apply(self.isa, x, out);
     }
 
-    /// Converts `m` rows of `k` numbers for multiplication, after the `norm` if there is one.
+    /// Applies `norm`, if any, to `m` rows of `k` numbers and converts them for multiplication.
     pub fn norm_quantize(
         &self,
         x: &[f32],
@@ -284,8 +285,8 @@ impl Cpu {
         unsafe { gemm::compute(self.isa, &tile) }
     }
 
-    /// `out[row] = activation(linear(acts[row]))`; all parts have the same width. Other columns of
-    /// `out` become zero.
+    /// `out[row] = activation(linear(acts[row]))`; all parts have the same width. Sets the other
+    /// columns of `out` to zero.
     pub fn activate(
         &self,
         linear: &Linear,
@@ -403,8 +404,7 @@ impl Cpu {
     }
 }
 
-/// Blocks of the products of `rows` rows with the matrices `parts`. All products of the first chunk
-/// of rows come first, then those of the next chunk.
+/// Work blocks for the products of `rows` rows with the matrices `parts`, ordered by chunk of rows.
 fn chunked(parts: &[Packed], rows: usize) -> Vec<Block> {
     let parts = || parts.iter().map(Packed::panels).enumerate();
     let chunk = |rows: Range<usize>| {

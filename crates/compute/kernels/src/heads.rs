@@ -11,8 +11,8 @@ use crate::packed::{PANEL, Packed};
 use crate::tasks::{self, Block, Task};
 
 impl Cpu {
-    /// Row r of head h of `out` = the matrix of head h times row `h * rows + r` of `acts`. Each
-    /// head has `rows` rows.
+    /// Row r of head h of `out` = matrix of head h times row `h * rows + r` of `acts`. Each head
+    /// has `rows` rows.
     ///
     /// # Panics
     /// The number of rows is not a multiple of the heads, or shapes differ.

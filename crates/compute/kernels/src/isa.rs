@@ -1,4 +1,4 @@
-//! The instruction set of the kernels: detected once at run time, lowered by request.
+//! The instruction set of the kernels: detected once at run time; a flag may select a lower one.
 
 use std::fmt;
 use std::str::FromStr;
@@ -45,7 +45,8 @@ impl Isa {
         [Self::Portable, Self::Avx2, Self::Avx512, Self::Amx]
     }
 
-    /// The set for vector code: AMX has tiles for products and attention only.
+    /// The instruction set for code without AMX tiles: AMX covers matrix products and attention
+    /// only.
     pub(crate) fn vectors(self) -> Self {
         if self == Self::Amx {
             Self::Avx512

@@ -1,12 +1,11 @@
-//! CPU kernels with run-time choice of the instruction set: packed weights and their matrix
-//! multiplication, paged attention, norms, rotary positions, sampling, and their thread pool.
+//! CPU kernels: packed weights and matrix multiplication, paged attention, norms, rotary positions,
+//! sampling, and a thread pool. The instruction set is selected at run time.
 //!
 //! Every kernel has a portable version. Matrix tiles and attention are hand-written for AVX-512 and
 //! AVX2; other kernels are portable source compiled for each set. The crate works on shapes and
 //! numbers and does not depend on models. It contains all `unsafe` code of the forward pass.
 
-// Loops over lanes, rows and vectors of a register tile need the index, because it indexes several
-// arrays at once.
+// Loops over lanes, rows and vectors of a register tile index several arrays at once.
 #![allow(clippy::needless_range_loop)]
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Repeats the tests of products, experts and attention with emulated tiles if the CPU has none.
+//! Repeats the tests of products, experts and attention with emulated AMX tiles on a CPU without
+//! AMX.
 
 #[path = "../tests/suite/attention/mod.rs"]
 mod attention;

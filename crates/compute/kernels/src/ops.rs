@@ -122,7 +122,7 @@ pub(crate) fn to_bf16(isa: Isa, x: &[f32], out: &mut [u16]) {
     }
 }
 
-/// Folds `x` with `term(lane, item)` in 16 lanes and sums the lanes.
+/// Reduces `x` with `term(lane, item)` in 16 lanes, then sums the lanes.
 #[inline(always)]
 fn lane_sum(x: &[f32], term: impl Fn(f32, f32) -> f32) -> f32 {
     let mut lanes = [0.0f32; 16];
@@ -212,7 +212,7 @@ fn scale_row(x: &mut [f32], factor: f32) {
     x.iter_mut().for_each(|x| *x *= factor);
 }
 
-/// NaN stays NaN: the bounds are comparisons, because a minimum would replace NaN by the limit.
+/// Clamps with comparisons, so that NaN stays NaN: a minimum would replace NaN by the limit.
 #[inline(always)]
 fn clamped_mul_row(gate: &mut [f32], up: &[f32], limit: f32, alpha: f32, offset: f32) {
     for (g, u) in gate.iter_mut().zip(up) {
@@ -279,8 +279,8 @@ pub(crate) const EXP2: [f32; 6] = [
     std::f32::consts::LN_2,
 ];
 
-/// 2^x for x <= 0, to about 2 ulp, at least 2^-126: a polynomial of the remainder after the nearest
-/// integer.
+/// 2^x for x <= 0, to about 2 ulp, at least 2^-126. Splits x into the nearest integer and a
+/// remainder, and evaluates a polynomial in the remainder.
 #[inline(always)]
 pub(crate) fn exp2(x: f32) -> f32 {
     let x = x.max(-126.0);

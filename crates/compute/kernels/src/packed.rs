@@ -17,9 +17,9 @@
 //! F32   [k][feature 16] f32
 //! ```
 //!
-//! One vector load thus has 16 features times the 4 (8-bit) or 2 (bf16) inputs of one dot-product
-//! instruction; the activations are broadcast. The weights are `scale * code + min` (`W4`),
-//! `scale * (code - 8)` (`S4`), `scale * (code - 128)` (`W8`) and `scale * (entry - 12)` (`Mx4`).
+//! One vector load thus covers 16 features times the 4 (8-bit) or 2 (bf16) inputs of one
+//! dot-product instruction; the activations are broadcast. A weight is `scale * code + min` (`W4`),
+//! `scale * (code - 8)` (`S4`), `scale * (code - 128)` (`W8`) or `scale * (entry - 12)` (`Mx4`).
 
 use half::{bf16, f16};
 
@@ -84,8 +84,8 @@ impl WeightFormat {
     }
 }
 
-/// Codes of one output feature's weights. A file that is already quantised in groups of 32 fills it
-/// without a second rounding.
+/// Codes of one output feature's weights. A file that is already quantised in groups of 32 supplies
+/// its codes directly, without a second rounding.
 pub struct GroupRow {
     /// `k` codes: 0..=15 for the 4-bit forms, weight + 128 for `W8`.
     pub codes: Vec<u8>,
@@ -106,8 +106,9 @@ impl GroupRow {
     }
 
     /// Quantises weights to `form`. `W8`: scale = absolute maximum / 127. `S4`: scale = the number
-    /// of the largest magnitude / -8. `W4`: 15 steps from minimum to maximum. `Mx4`: a power of
-    /// two. Scales are rounded to f16 first, so that the codes match the stored scales.
+    /// with the largest magnitude / -8. `W4`: 15 steps from minimum to maximum. `Mx4`: a power of
+    /// two. Scales are rounded to f16 before the codes are computed, so that codes match the stored
+    /// scales.
     pub fn quantize(&mut self, form: WeightFormat, weights: &[f32]) {
         for (g, group) in weights.chunks(GROUP).enumerate() {
             let codes = &mut self.codes[g * GROUP..g * GROUP + group.len()];
@@ -209,8 +210,8 @@ pub trait RowSource: Sync {
     /// Writes output feature `row` as `k` f32 weights.
     fn fill_f32(&self, row: usize, out: &mut [f32]);
 
-    /// Writes `row` as codes of `form` if the source holds exactly such codes; returns `false`
-    /// otherwise.
+    /// Writes `row` as codes of `form` if the source stores exactly such codes; otherwise returns
+    /// `false`.
     fn fill_groups(&self, form: WeightFormat, row: usize, out: &mut GroupRow) -> bool;
 }
 

@@ -134,17 +134,17 @@ pub fn sample(isa: Isa, logits: &[f32], sampling: &Sampling, position: u64) -> u
     draw(candidates.kept[..nucleus].iter().copied(), u)
 }
 
-/// The tokens that top-k and min-p keep: the input of top-p.
+/// The tokens that remain after top-k and min-p; top-p selects among them.
 struct Candidates {
     /// (token, weight), sorted by descending weight. Tokens that top-p excludes in any case may be
-    /// missing.
+    /// omitted.
     kept: Vec<(u32, f32)>,
-    /// Sum of the weights after top-k and min-p, missing tokens included.
+    /// Sum of the weights after top-k and min-p, including omitted tokens.
     total: f32,
 }
 
 impl Sampling {
-    /// Whether top-k, top-p or min-p can exclude tokens of a vocabulary of this size.
+    /// Whether top-k, top-p or min-p can exclude any token from a vocabulary of size `vocab`.
     fn cuts(&self, vocab: usize) -> bool {
         (self.top_k > 0 && self.top_k < vocab) || self.top_p < 1.0 || self.min_p > 0.0
     }
@@ -157,8 +157,9 @@ fn candidates(isa: Isa, logits: &[f32], max: f32, scale: f32, sampling: &Samplin
     if k == 0 {
         let mut total = 0.0;
         exp_sum(isa, logits, max, scale, least, &mut total);
-        // All tokens below (1 - p) / vocabulary of the total sum to less than 1 - p of it, so the
-        // nucleus never reaches them.
+        // Each token below (1 - p) / vocabulary of the total weight can be skipped: together they
+        // sum
+        // to less than 1 - p, so top-p never selects them.
         let floor = max + (total * (1.0 - sampling.top_p) / logits.len() as f32).ln() / scale;
         let kept = sorted(logits, floor.max(least).min(max));
         let kept = weights(kept, max, scale);
@@ -303,8 +304,8 @@ mod tests {
         );
     }
 
-    /// Reference: softmax with top-k, min-p and top-p over a full sort. `edges` shift the
-    /// thresholds of min-p and top-p by these fractions.
+    /// Reference: softmax with top-k, min-p and top-p over a full sort. `edges` are relative shifts
+    /// of the thresholds of min-p and top-p.
     fn distribution(logits: &[f32], s: &Sampling, edges: [f64; 2]) -> Vec<f64> {
         let mut order: Vec<usize> = (0..logits.len()).collect();
         order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
@@ -389,7 +390,7 @@ mod tests {
 
     #[test]
     fn the_nucleus_is_a_share_of_all_that_min_p_keeps() {
-        // Of 10 tokens of weight 1 and 90 of weight 0.05, half is 7.25: 8 tokens.
+        // Total weight 10 * 1 + 90 * 0.05 = 14.5; half of it is 7.25, which takes 8 tokens.
         let logits: Vec<f32> = (0..100)
             .map(|id| if id < 10 { 0.0 } else { 0.05f32.ln() })
             .collect();

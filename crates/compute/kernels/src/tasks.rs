@@ -1,7 +1,7 @@
 //! Division of a matrix multiplication into tasks: panels x chunks of rows.
 //!
-//! Each thread gets a contiguous segment of the panels, so that its weights are one stream of
-//! memory. A thread that finishes early (cores are shared) steals small pieces from other segments.
+//! Each thread gets a contiguous segment of the panels, so that it reads its weights as one stream.
+//! A thread that finishes early, because cores are shared, steals small tasks from other segments.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,14 +14,14 @@ pub(crate) const ROWS: usize = 128;
 const OWN: usize = 4;
 /// Panels per stolen task.
 const STOLEN: usize = 2;
-/// Panels per task of the thread's own segment if its block has at most [`FEW_ROWS`] rows, so that
-/// a panel is little work.
+/// Panels per task of the thread's own segment for blocks of at most [`FEW_ROWS`] rows, where each
+/// panel is little work.
 const OWN_FEW_ROWS: usize = 12;
 /// Maximum number of rows for [`OWN_FEW_ROWS`].
 const FEW_ROWS: usize = 4;
 
-/// Minimum cost of a panel in rows: reading its weights takes as long as multiplying this many
-/// rows.
+/// Minimum cost of a panel, in rows: reading its weights takes as long as multiplying this number
+/// of rows.
 const READING: usize = 6;
 
 /// Product of some rows with all panels of one matrix.
@@ -119,7 +119,7 @@ impl Job<'_> {
         (0..=threads).map(&mut cut).collect()
     }
 
-    /// Claims panels of one block from the front of a segment.
+    /// Claims the next panels of a thread's segment, as one task; all of them belong to one block.
     fn claim(&self, segment: &Segment, own: bool) -> Option<Task> {
         let mut at = segment.next.load(Ordering::Relaxed);
         loop {

@@ -1,10 +1,10 @@
 //! A persistent thread pool: fork-join over numbered tasks, for jobs of microseconds.
 //!
 //! A job is published by incrementing an epoch. Threads claim tasks one by one from an atomic word
-//! that also contains the epoch. A thread that wakes up late thus cannot run a stale task or delay
-//! the caller, which claims tasks itself and waits only for claimed ones. Waiting threads spin for
-//! a bounded time and then park, because they share the cores with the API server and the
-//! scheduler.
+//! that also contains the epoch, so a thread that wakes up late cannot run a stale task. Such a
+//! thread does not delay the caller either: the caller claims tasks too, and waits only for claimed
+//! ones. Waiting threads spin for a bounded time and then park, because they share the cores with
+//! the API server and the scheduler.
 
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -68,7 +68,7 @@ impl ThreadPool {
             caller: Mutex::new(None),
             panic: Mutex::new(None),
         });
-        // Dropped if a thread cannot start, which ends the threads before it.
+        // Built first: if a later thread cannot start, dropping the pool ends the started ones.
         let mut pool = Self {
             shared,
             workers: Vec::new(),

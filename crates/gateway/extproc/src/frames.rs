@@ -7,7 +7,7 @@ use crate::status::{Code, Status};
 
 const PREFIX: usize = 5;
 
-/// Splits a byte stream into messages, however the stream is cut into chunks.
+/// Splits a byte stream into messages, independent of the division of the stream into chunks.
 #[derive(Debug)]
 pub(crate) struct Frames {
     buffer: BytesMut,
@@ -27,7 +27,7 @@ impl Frames {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Number of bytes in the buffer: those of messages that have not been taken yet.
+    /// Number of buffered bytes, which belong to messages that have not been taken yet.
     pub(crate) fn len(&self) -> usize {
         self.buffer.len()
     }

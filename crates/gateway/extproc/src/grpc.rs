@@ -1,4 +1,4 @@
-//! gRPC on top of the existing HTTP/2 server: the methods of the services, and how calls end.
+//! gRPC on top of the existing HTTP/2 server: the methods of the services, and the status of calls.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -23,8 +23,8 @@ use crate::status::{Code, Status};
 const PROCESS: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
 const CHECK: &str = "/grpc.health.v1.Health/Check";
 
-/// Bytes of messages that a request may always hold once an endpoint is picked, even beyond the
-/// memory budget, so that the bodies of other requests cannot break off its response.
+/// Bytes of messages that a request may hold once an endpoint is picked, even if the memory budget
+/// is exhausted. Otherwise the bodies of other requests could break off its response.
 const SPARED: usize = 128 << 10;
 
 /// Routes of the gRPC services, for an HTTP/2 server. `limit` is the maximum size of a message in
@@ -43,8 +43,8 @@ struct Shared<P> {
     limit: usize,
 }
 
-/// Serves the method `Process`: it reads a message only when Envoy has taken the replies to earlier
-/// ones, which gives back-pressure.
+/// Serves the method `Process`. Reads a message only after Envoy has received the replies to
+/// earlier ones, which provides backpressure.
 async fn process<P: Picker>(
     State(shared): State<Shared<P>>,
     request: Request<Body>,

@@ -21,7 +21,7 @@ use crate::replies::{
 };
 use crate::status::{Code, Status};
 
-/// How far the request and its response have come.
+/// Progress of the request and its response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     /// No message has arrived.
@@ -78,8 +78,8 @@ impl<P: Picker> Session<P> {
         matches!(self.step, Step::Picked | Step::Answered)
     }
 
-    /// Refuses a waiting request that needs too much memory or time. Returns false if no request
-    /// waits.
+    /// Refuses a waiting request that uses too much memory or time. Returns false if no request is
+    /// waiting.
     pub(crate) fn exceeds(&mut self, excess: Excess) -> bool {
         let call = self.call.as_ref().filter(|_| self.is_waiting());
         let Some(refusal) = call.map(|call| call.exceeds(excess)) else {
@@ -92,7 +92,7 @@ impl<P: Picker> Session<P> {
     /// Processes a message from Envoy.
     ///
     /// # Errors
-    /// The message does not belong at this point of the exchange.
+    /// The message is invalid in the current state.
     pub(crate) async fn saw(&mut self, message: ProcessingRequest) -> Result<(), Status> {
         let modes = Modes::of(&message);
         let metadata = message.metadata_context.unwrap_or_default();

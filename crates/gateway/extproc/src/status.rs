@@ -1,4 +1,4 @@
-//! How a gRPC call ends: status codes, and the headers that carry them.
+//! The end of a gRPC call: status codes, and the headers that carry them.
 
 use std::fmt::Write;
 

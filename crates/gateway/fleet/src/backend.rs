@@ -13,8 +13,8 @@ use url::Url;
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Backend {
-    /// `http://host:port` or `https://host:port`. A path is put before the path of each request; a
-    /// trailing `/v1`, which clients' base URLs have, is ignored.
+    /// `http://host:port` or `https://host:port`. A path in the URL is prefixed to the path of each
+    /// request. A trailing `/v1`, as in clients' base URLs, is ignored.
     pub url: String,
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
@@ -46,20 +46,20 @@ pub enum Source {
     Kubernetes(Box<Pods>),
 }
 
-/// Which pods of a Kubernetes namespace are backends.
+/// Selection of the pods of a Kubernetes namespace that are backends.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pods {
     pub cluster: Cluster,
     pub namespace: String,
-    /// Name of an InferencePool: its selector chooses the pods, its target ports their ports.
+    /// Name of an InferencePool. Its selector selects the pods; its target ports are their ports.
     #[serde(default)]
     pub inference_pool: Option<String>,
     /// A label selector such as `app=llama,tier in (a,b)`. With an InferencePool, pods must match
     /// both.
     #[serde(default)]
     pub selector: Option<String>,
-    /// Ports of the backends, in place of the InferencePool's.
+    /// Ports of the backends, which override those of the InferencePool.
     #[serde(default)]
     pub ports: Vec<u16>,
 }
@@ -82,7 +82,7 @@ pub(crate) struct Target {
     pub base: Arc<str>,
     /// `host:port/path`.
     pub address: Arc<str>,
-    /// A short name that does not show the address: the label `name`, else a hash.
+    /// A short name that does not reveal the address: the label `name`, else a hash.
     pub name: Arc<str>,
     pub labels: Arc<[(Arc<str>, Arc<str>)]>,
 }
@@ -128,7 +128,7 @@ impl Target {
     }
 }
 
-/// FNV-1a (Fowler, Noll and Vo): the same at every gateway and in every release.
+/// FNV-1a (Fowler, Noll and Vo): stable across gateways and releases.
 fn hash(bytes: &[u8]) -> u32 {
     let step = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
     bytes.iter().fold(0x811c_9dc5, step)

@@ -20,7 +20,7 @@ enum State {
 #[derive(Debug)]
 pub(crate) struct Breaker {
     state: State,
-    /// Number of times that it opened since it was last closed; each doubles the next waiting time.
+    /// Number of openings since the breaker was last closed; each doubles the next open period.
     openings: u32,
 }
 
@@ -28,9 +28,9 @@ pub(crate) struct Breaker {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BreakerState {
     Closed,
-    /// No requests for this time.
+    /// Requests are blocked for this remaining time.
     Open(Duration),
-    /// The next request is a trial, or a trial is on its way.
+    /// The next request is a trial, or a trial is in flight.
     HalfOpen,
 }
 
@@ -99,8 +99,8 @@ impl Breaker {
         }
     }
 
-    /// Records a success. Requests other than the trial count only while the breaker is closed:
-    /// otherwise they were sent before it opened.
+    /// Records a success. A request other than the trial counts only while the breaker is closed:
+    /// otherwise it was sent before the breaker opened.
     pub(crate) fn served(&mut self, trial: bool) {
         match &mut self.state {
             State::Closed { failures } => *failures = 0,

@@ -8,7 +8,7 @@ pub(crate) const PATHS: [&str; 3] = ["/ready", "/health", "/v1/models"];
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Check {
     Healthy,
-    /// The replica finishes its requests and takes no new ones.
+    /// The replica finishes its requests and accepts no new ones.
     Draining,
     /// Failure, with the reason.
     Failed(String),
@@ -33,8 +33,8 @@ pub(crate) struct Checks {
 }
 
 impl Checks {
-    /// Records a check. A replica without any check before becomes unhealthy at the first failure,
-    /// any other one after `limit` consecutive failures.
+    /// Records a check. Before any check has succeeded or failed, one failure makes the replica
+    /// unhealthy; afterwards, `limit` consecutive failures do.
     pub(crate) fn saw(&mut self, check: &Check, limit: u32) {
         self.failed = match check {
             Check::Failed(_) => self.failed.saturating_add(1),
@@ -52,8 +52,8 @@ impl Checks {
 }
 
 /// Result of a check by its HTTP status. `None`: the server lacks this path, so the next path is
-/// tried. 3xx and 4xx count as lacking, because some servers require a key for unknown paths, and a
-/// redirect leads elsewhere.
+/// tried. 3xx and 4xx count as lacking, because some servers require an API key for unknown paths,
+/// and redirects are not followed.
 pub(crate) fn verdict(status: u16) -> Option<Check> {
     match status {
         200..=299 => Some(Check::Healthy),

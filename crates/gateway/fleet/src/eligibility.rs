@@ -11,30 +11,30 @@ use crate::checks::{Check, Checks, Health};
 use crate::outcome::Outcome;
 use crate::outliers::Tally;
 
-/// Share of requests at the start of a slow start; it rises from there to 1.
+/// Share of requests at the start of a slow start. The share then rises to 1.
 const LEAST_SHARE: f64 = 0.1;
-/// How long a replica that refused a request is limited to [`LEAST_SHARE`]. It has few requests in
-/// flight, so it would otherwise attract all new ones.
+/// Time for which a replica that refused a request is limited to [`LEAST_SHARE`]. Without the
+/// limit, the replica would attract all new requests, because it has few in flight.
 pub(crate) const FULL: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub(crate) struct Standing {
     checks: Checks,
     breaker: Breaker,
-    /// The list of backends no longer contains it.
+    /// The latest list of backends does not contain the replica.
     pub gone: bool,
     /// Successes and failures since the last outlier comparison.
     pub tally: Tally,
     ejected_until: Option<Duration>,
-    /// Number of consecutive ejections; each lengthens the next.
+    /// Number of consecutive ejections; each one lengthens the next ejection.
     ejections: u32,
-    /// When the limit to [`LEAST_SHARE`] after a refusal ends.
+    /// End of the limit to [`LEAST_SHARE`] after a refusal.
     full_until: Option<Duration>,
     /// Whether the replica was available at the last evaluation.
     available: bool,
-    /// When its slow start began; `None` outside a slow start.
+    /// Start of the slow start; `None` outside of one.
     warming: Option<Duration>,
-    /// Whether it begins with a slow start the next time it becomes available.
+    /// Whether the replica starts slowly the next time that it becomes available.
     cold: bool,
 }
 
@@ -146,8 +146,8 @@ impl Standing {
         self.breaker.state(now)
     }
 
-    /// Why a replica in this `condition` gets no requests, or fewer; `None` if it is ready.
-    /// `failure`: why its last failed health check failed.
+    /// Reason why a replica in this `condition` gets no requests, or fewer; `None` if it is ready.
+    /// `failure` is the reason of its last failed health check.
     pub(crate) fn why(&self, condition: Condition, now: Duration, failure: &str) -> Option<String> {
         let full = self.full_until.is_some_and(|until| now < until);
         Some(match (condition, self.breaker.state(now)) {

@@ -7,13 +7,13 @@ use axum::http::Request;
 use http_body_util::{BodyExt, Limited};
 use penstock_http::{Client, ClientError};
 
-/// HTTP status and body of a response.
+/// Status code and body of a response.
 pub(crate) type Answer = (u16, Vec<u8>);
 
 /// Why a request got no response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NoAnswer {
-    /// For the log.
+    /// Description for the log.
     pub reason: String,
     /// Whether the connection was refused.
     pub refused: bool,

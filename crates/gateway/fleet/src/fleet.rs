@@ -98,7 +98,7 @@ impl Fleet {
     }
 
     /// Switches to another source of backends. Replicas in both lists keep their state. Replicas
-    /// missing from the new list drain as soon as one from the new list takes requests.
+    /// missing from the new list drain as soon as a replica from the new list accepts requests.
     pub fn follow(&self, next: NextSource) {
         if let Some(tasks) = &self.tasks {
             tasks.list.send_replace(next.0);
@@ -117,14 +117,15 @@ impl Fleet {
         statuses(&self.shared)
     }
 
-    /// Share of the replicas' requests that other gateways sent, 0 to 1. It is 1 until a replica
-    /// has reported a request.
+    /// Share of the replicas' requests that other gateways sent, 0 to 1. Without any report of a
+    /// request, the share is 1.
     pub fn others(&self) -> f32 {
         self.shared.others()
     }
 
-    /// Reserves capacity at a replica before a request is sent: `uncached_tokens` must be computed,
-    /// `prompt_tokens` occupy KV. A reservation for a removed replica has no effect.
+    /// Reserves capacity at a replica before a request is sent. `uncached_tokens` is the number of
+    /// tokens to compute; `prompt_tokens` is the number of tokens that occupy KV cache. A
+    /// reservation at a removed replica has no effect.
     pub fn begin(&self, id: ReplicaId, uncached_tokens: f32, prompt_tokens: f32) -> InFlight {
         let shared = &self.shared;
         shared.saw_prompt(uncached_tokens);
@@ -140,8 +141,8 @@ impl Fleet {
         InFlight::begin(shared.clone(), entry, uncached_tokens, prompt_tokens)
     }
 
-    /// Waits up to `patience` until each replica has had a health check and a query of its models.
-    /// Returns whether at least one takes requests.
+    /// Waits until each replica has had a health check and a query of its models, or until
+    /// `patience` has passed. Returns whether at least one replica accepts requests.
     pub async fn ready(&self, patience: Duration) -> bool {
         let all_checked = async {
             loop {

@@ -1,5 +1,5 @@
-//! Follows the stream of load lines that a replica advertises in its metrics. While lines arrive,
-//! they are the replica's load; its metrics page is then scraped only for other values.
+//! Reads the stream of load lines that a replica advertises in its metrics. While lines arrive, the
+//! load is taken from them, and the metrics page is scraped only for other values.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use crate::polling::Poller;
 use crate::push::Push;
 use crate::pushed::{Line, Lines};
 
-/// Initial and maximum pause between connection attempts; it doubles after each attempt. A stream
-/// that lasted longer than the maximum resets it.
+/// Initial and maximum pause between connection attempts. The pause doubles after each attempt; a
+/// stream that lasted longer than the maximum pause resets it.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const MAX_PAUSE: Duration = Duration::from_secs(5);
 /// Minimum timeout for a silent stream. An idle replica still sends a line every half second.
@@ -47,7 +47,7 @@ impl Poller {
         }
     }
 
-    /// Returns why the stream ended or could not be opened.
+    /// Returns the reason why the stream ended or could not be opened.
     async fn read_stream(&self, path: &str, push: &Push) -> Result<Infallible, String> {
         let mut body = self.open_stream(path).await?;
         let silence = self.shared.stale().max(LEAST_SILENCE);
@@ -62,8 +62,9 @@ impl Poller {
             if let Some(line) = lines.take(&data)? {
                 let report = self.saw_line(line, last, push);
                 last = Some(line);
-                // sampled at the poll interval: with a sample for each step, a busy second would
-                // outweigh an idle minute
+                // sampled at the poll interval: with a sample per step, a busy second would
+                // outweigh an
+                // idle minute
                 if sampled.elapsed() >= period {
                     self.shared.count_others(&report);
                     sampled = Instant::now();
@@ -87,7 +88,7 @@ impl Poller {
     }
 
     /// Publishes the line as the replica's load. A line equal to the previous one is a keep-alive:
-    /// the counts of own requests in flight stay those taken with the first such line.
+    /// the counts of this gateway's requests in flight stay those of the first such line.
     fn saw_line(&self, line: Line, last: Option<Line>, push: &Push) -> Arc<Polled> {
         let live = &self.member.live;
         let before = self.member.pushed.load();

@@ -22,13 +22,13 @@ pub struct InFlight {
     shared: Arc<Shared>,
     member: Arc<Member>,
     id: ReplicaId,
-    /// Tokens that the replica had to compute before this request's, when it was sent.
+    /// Tokens that the replica still had to compute when this request was sent.
     backlog: f32,
     /// The prompt's uncached tokens, which the replica must compute.
     prompt: Arc<Prompt>,
     prompt_tokens: u64,
     epoch: u32,
-    /// Whether it is the trial of a half-open circuit breaker.
+    /// Whether the request is the trial of a half-open circuit breaker.
     trial: bool,
     began: Duration,
     first: Option<First>,
@@ -36,7 +36,7 @@ pub struct InFlight {
     ended: bool,
 }
 
-/// A failed request whose failure may be the replica's fault. A drop absolves the replica.
+/// A failed request whose failure may be the replica's fault. A drop clears the replica of blame.
 #[derive(Debug)]
 pub struct Blame {
     shared: Arc<Shared>,
@@ -99,7 +99,7 @@ impl InFlight {
     }
 
     /// Records the first output token, which ends the prefill. Only the first call has an effect.
-    /// Do not call it for a response in one piece, whose first byte comes with its last token.
+    /// Do not call it for a non-streamed response, whose first byte arrives with its last token.
     pub fn first_token(&mut self) {
         if self.first.is_some() {
             return;
@@ -125,7 +125,7 @@ impl InFlight {
         self.member.live.output(count);
     }
 
-    /// Records why the request fails, as the replica's last error.
+    /// Records the cause of the request's failure as the replica's last error.
     pub fn failed_by(&self, message: &str) {
         let now = self.shared.now();
         self.member.with(|record| record.saw_error(message, now));
@@ -136,8 +136,8 @@ impl InFlight {
         self.finish(outcome);
     }
 
-    /// Ends the request and leaves open whether its failure was the replica's fault. Releases its
-    /// reservation and its trial.
+    /// Ends the request without a verdict on whether its failure was the replica's fault. Releases
+    /// the reservation and the trial.
     pub fn end_unclear(mut self) -> Blame {
         self.finish(Outcome::Unclear);
         Blame {

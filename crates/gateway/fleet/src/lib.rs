@@ -7,10 +7,10 @@
 //!  begin, first token, end of each request --> counts, circuit breaker +
 //! ```
 //!
-//! Polled state is an immutable snapshot, replaced as a whole; load pushed at each step is swapped
-//! separately, and this gateway's own requests are counted in atomics. A view joins them without a
-//! lock, so the next decision includes a request sent a microsecond ago. Pure parts take the time
-//! as an argument.
+//! Polled state is an immutable snapshot, replaced as a whole. Load that replicas push at each step
+//! is stored separately, and this gateway's own requests are counted in atomics. A view combines
+//! these without a lock, so a decision includes a request that was sent a microsecond earlier. Pure
+//! parts take the time as an argument.
 
 mod backend;
 mod breaker;

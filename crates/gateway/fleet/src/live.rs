@@ -24,12 +24,12 @@ pub(crate) struct Live {
     condition: AtomicU64,
     /// The next request is the trial of a half-open circuit breaker.
     trial: AtomicBool,
-    /// Number of requests in flight when the replica last refused one, and until when that counts,
-    /// in nanoseconds since the fleet started.
+    /// Number of requests in flight when the replica last refused one, and the time until which
+    /// this number is a limit, in nanoseconds since the fleet started.
     full_with: AtomicU32,
     full_until: AtomicU64,
-    /// Totals since the replica joined the fleet: requests sent, those that it failed or refused,
-    /// and output tokens of streams.
+    /// Totals since the replica joined the fleet: requests sent, requests that it failed or
+    /// refused, and output tokens of streams.
     picks: AtomicU64,
     errors: AtomicU64,
     output_tokens: AtomicU64,
@@ -91,7 +91,8 @@ impl Live {
         self.output_tokens.load(Ordering::Relaxed)
     }
 
-    /// Records a refusal, after [`Self::end`]: the replica has no room beyond its current requests.
+    /// Records a refusal, after [`Self::end`]: the replica has no capacity beyond its current
+    /// requests.
     pub(crate) fn refused(&self, until: Duration) {
         let has = self.in_flight.load(Ordering::Relaxed);
         let until = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
@@ -127,7 +128,7 @@ impl Live {
 
     /// Claims the trial; true for exactly one request.
     pub(crate) fn take_trial(&self) -> bool {
-        // check with a plain load first: the swap takes the cache line from other cores
+        // a plain load first: an unconditional swap would take the cache line away from other cores
         self.trial.load(Ordering::Relaxed) && self.trial.swap(false, Ordering::Relaxed)
     }
 
@@ -155,7 +156,8 @@ impl Live {
 }
 
 impl Own {
-    /// This read with the larger `in_flight` and `prefilling` of two reads.
+    /// The counters of this read, but with the larger `in_flight` and `prefilling` of the two
+    /// reads.
     pub(crate) fn most(self, other: Self) -> Self {
         Self {
             in_flight: self.in_flight.max(other.in_flight),

@@ -1,5 +1,5 @@
-//! Current load of a replica, from its last report and the requests that this gateway sent since.
-//! Pure.
+//! Current load of a replica, from its last report and the requests that this gateway has sent
+//! since. Pure.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use penstock_routing::TIERS;
 
 use crate::live::Own;
 
-/// What a replica reports about itself.
+/// A replica's report of its own state.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Reported {
     /// Prefix of its metric names, which identifies the kind of engine.
@@ -21,13 +21,13 @@ pub struct Reported {
     pub kv_tokens: Option<f32>,
     pub adapters: Arc<[Arc<str>]>,
     pub max_adapters: u32,
-    /// Start of its process, in seconds of Unix time.
+    /// Start time of the replica's process, in Unix seconds.
     pub process_start: Option<f64>,
-    /// Sum of counters that never fall while its engine lives: a lower sum shows a restart.
+    /// Sum of counters that never decrease while the engine runs: a lower sum reveals a restart.
     pub work: Option<f64>,
     /// Seconds to load one token's KV from each tier behind the KV pool.
     pub load_s: [Option<f32>; TIERS],
-    /// Path of the stream on which it pushes its load.
+    /// Path of the stream on which the replica pushes its load.
     pub load_stream: Option<Arc<str>>,
 }
 
@@ -50,9 +50,9 @@ pub(crate) struct Load {
 
 /// Current load. Requests in the report beyond this gateway's own belong to other gateways.
 ///
-/// An own request without a first token counts as waiting, unless the report showed fewer waiting
-/// requests than that: the difference was running. `foreign_tokens` is the estimated prompt length
-/// of another gateway's request.
+/// An own request without a first token counts as waiting. If the report showed fewer waiting
+/// requests than that, the difference counts as running. `foreign_tokens` is the estimated prompt
+/// length of another gateway's request.
 pub(crate) fn load(polled: Option<&Polled>, own: Own, foreign_tokens: f32) -> Load {
     let (in_flight, prefilling) = (own.in_flight as f32, own.prefilling as f32);
     let Some(Polled {

@@ -33,15 +33,15 @@ pub(crate) struct Member {
     record: Mutex<Record>,
     /// Notified when a connection failed: triggers a health check.
     pub doubt: Notify,
-    /// Notified when the replica takes requests again: its models may have changed.
+    /// Notified when the replica accepts requests again: its models may have changed.
     pub back: Notify,
-    /// Whether its models have been queried.
+    /// Whether the replica's models have been queried.
     pub asked: AtomicBool,
-    /// Number of times its process ended or was replaced.
+    /// Number of times that the replica's process ended or was replaced.
     restarts: AtomicU32,
 }
 
-/// State behind a lock, held briefly at events and never by a view.
+/// State behind a lock. The lock is held briefly at events, and never by a view.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
     pub standing: Standing,
@@ -98,7 +98,8 @@ impl Member {
         with(&mut self.record.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Records an observation of its process; `saw` returns whether the previous process has ended.
+    /// Records an observation of the replica's process; `saw` returns whether the previous process
+    /// has ended.
     pub(crate) fn saw_process(&self, saw: impl FnOnce(&mut Process) -> bool) {
         if self.with(|record| saw(&mut record.process)) {
             self.restarts.fetch_add(1, Ordering::Relaxed);
@@ -107,7 +108,7 @@ impl Member {
         }
     }
 
-    /// Number of times its process ended or was replaced.
+    /// Number of times that the replica's process ended or was replaced.
     pub(crate) fn restarts(&self) -> u32 {
         self.restarts.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! How a request ended, as a verdict on its replica.
+//! The end of a request, as a verdict on its replica.
 
 /// The end of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,8 +11,8 @@ pub enum Outcome {
     /// A broken connection or stream, 502, 504, or a status of 500 for a request that another
     /// replica served.
     Failed,
-    /// A 500 that no other replica has disproved by serving the same request. It may be the
-    /// request's own fault, so it does not count against the replica.
+    /// A 500 for a request that no other replica has served. It may be the request's own fault, so
+    /// it does not count against the replica.
     Unclear,
     /// 429 or 503: alive but out of capacity.
     Refused,

@@ -9,11 +9,11 @@ pub(crate) struct Tally {
     pub failed: u32,
 }
 
-/// What the comparison knows of a replica.
+/// Input of the comparison for one replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Compared {
     pub tally: Tally,
-    /// Whether the replica takes requests.
+    /// Whether the replica accepts requests.
     pub available: bool,
     pub ejected: bool,
 }
@@ -26,9 +26,9 @@ impl Tally {
     }
 }
 
-/// Indices into `replicas` of those to eject, worst first: at most `max_share` of the fleet at
-/// once, and never the last available one. Each failure share is compared with the median of the
-/// other replicas, which is robust against further outliers.
+/// Indices into `replicas` of the replicas to eject, worst first: at most `max_share` of the fleet
+/// at once, and never the last available replica. Each replica's share of failures is compared with
+/// the median of the others, which is robust against further outliers.
 pub(crate) fn outliers(replicas: &[Compared], settings: &Settings) -> Vec<usize> {
     let share = |one: &Compared| one.tally.failed_share(settings.min_requests);
     let shares: Vec<Option<f64>> = replicas.iter().map(share).collect();

@@ -13,9 +13,9 @@ pub(crate) struct Others {
 }
 
 impl Others {
-    /// Adds a report that shows `requests`, while this gateway has `own` in flight there. A report
-    /// with fewer than `own` misses requests still under way; it counts negatively and balances
-    /// reports that happen to show too many.
+    /// Adds a report that shows `requests`, while this gateway has `own` requests in flight at the
+    /// replica. A report of fewer than `own` misses requests that have not arrived yet. Such
+    /// reports count negatively, and balance reports that happen to show too many.
     pub(crate) fn saw(&mut self, requests: f32, own: f32) {
         let all = requests.max(own);
         if !all.is_finite() || all <= 0.0 {
@@ -25,8 +25,8 @@ impl Others {
         self.all = KEPT * self.all + all;
     }
 
-    /// Share of the requests that other gateways sent, 0 to 1. One pseudo-request is added to
-    /// theirs, so that without observations other gateways are assumed.
+    /// Share of the requests that other gateways sent, 0 to 1. One pseudo-request is added to the
+    /// others' requests, so that without observations the share is 1.
     pub(crate) fn share(self) -> f32 {
         ((self.foreign.max(0.0) + 1.0) / (self.all + 1.0)).min(1.0)
     }

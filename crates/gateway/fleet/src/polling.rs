@@ -28,10 +28,10 @@ const MAX_MODELS: usize = 1024;
 const METRICS_PATHS: [&str; 2] = ["/metrics", "/prometheus/metrics"];
 /// Maximum pause after failed scrapes; each failure doubles the pause.
 const MAX_PAUSE: Duration = Duration::from_secs(5);
-/// Factor by which scrapes are rarer at a replica that pushes its load.
+/// Factor by which scrapes are less frequent for a replica that pushes its load.
 const SLOWER: u32 = 10;
 
-/// One replica, as its tasks access it.
+/// One replica, with the state that its polling tasks need.
 #[derive(Clone)]
 pub(crate) struct Poller {
     pub shared: Arc<Shared>,
@@ -108,7 +108,7 @@ impl Poller {
                 Err(reason) => return Check::Failed(reason),
             };
             match found {
-                // healthy by another path but not ready: draining
+                // healthy on another path, but `/ready` fails: the replica is draining
                 Some(Check::Healthy) if not_ready.is_some() => return Check::Draining,
                 Some(Check::Failed(reason)) if *path == PATHS[0] => not_ready = Some(reason),
                 Some(check) => return check,
@@ -154,7 +154,7 @@ impl Poller {
             }
             let pushed = self.member.pushed.load();
             let pushed = pushed.as_ref().map_or(Duration::ZERO, |pushed| pushed.at);
-            // after half of the staleness bound, so that every view has a fresh report
+            // after half of the maximum age of a report, so that every view has a fresh report
             let quiet = now().saturating_sub(pushed) > self.shared.stale() / 2;
             if !push.live() || quiet || now() >= longest {
                 return;

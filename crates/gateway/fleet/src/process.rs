@@ -1,10 +1,10 @@
 //! Detects that a replica's process has ended or restarted, which empties its cache. Pure.
 
-/// Tolerated difference between two reported start times of one process, in seconds: they are
+/// Tolerance in seconds between two reported start times of the same process; reported times are
 /// rounded.
 const SAME_START_S: f64 = 0.5;
 
-/// What was last observed of a replica's process.
+/// Last observed state of a replica's process.
 #[derive(Debug, Default)]
 pub(crate) struct Process {
     there: bool,

@@ -1,6 +1,6 @@
 //! Tracks the prompts that a replica has yet to compute. A prompt counts until the first token of
-//! its response; if the response comes in one piece, until a multiple of the expected time has
-//! passed. Pure.
+//! its response. If the response is not streamed, it counts until a multiple of the expected time
+//! has passed. Pure.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// A prompt is overdue after this multiple of the expected time to its first token.
 const SLACK: u32 = 4;
-/// Extra time that every prompt gets, for round trips, tokenization and one step.
+/// Added to the expected time of every prompt, for round trips, tokenization and one step.
 const LEAST: Duration = Duration::from_secs(1);
 /// Maximum number of prompts tracked for each replica; older ones count as computed.
 const MOST: usize = 4096;
@@ -53,9 +53,9 @@ impl Prompts {
             .push_back((now + LEAST + SLACK * expected, prompt));
     }
 
-    /// Removes the prompts that must have been computed by now, and returns the number of uncached
-    /// tokens of each. While the replica reports that requests `wait`, only prompts beyond the
-    /// maximum are removed.
+    /// Removes the prompts that must have been computed by `now`, and returns the number of
+    /// uncached tokens of each. While the replica reports waiting requests (`wait`), only prompts
+    /// beyond the maximum are removed.
     pub(crate) fn overdue(&mut self, now: Duration, wait: bool) -> Vec<u64> {
         let mut tokens = Vec::new();
         while let Some((due, prompt)) = self.queue.front() {

@@ -1,4 +1,4 @@
-//! State that the two load sources of a replica share: the scrapes of its metrics, and the reader
+//! State shared by the two sources of a replica's load: the scrapes of its metrics, and the reader
 //! of its load stream.
 
 use std::sync::Arc;

@@ -8,7 +8,7 @@ const WINDOW: Duration = Duration::from_secs(10);
 /// Interval between samples.
 const SAMPLE: Duration = Duration::from_secs(1);
 
-/// Samples of a counter that never falls.
+/// Samples of a counter that never decreases.
 #[derive(Debug, Default)]
 pub(crate) struct Rate {
     samples: VecDeque<(Duration, u64)>,

@@ -10,7 +10,7 @@ pub struct Settings {
     pub metrics: Metrics,
     pub breaker: Breaker,
     pub outliers: Outliers,
-    /// Duration of a slow start: the share of requests that a new or recovered replica gets rises
+    /// Duration of a slow start, in which the share of requests of a new or recovered replica rises
     /// to 1. 0 disables it.
     pub slow_start_s: f64,
     /// Interval between queries of a replica's models.
@@ -131,9 +131,9 @@ impl Default for Metrics {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Breaker {
-    /// Number of consecutive failures that open it.
+    /// Number of consecutive failures that open the circuit breaker.
     pub failures: u32,
-    /// Initial time for which it stays open; doubled after each failed trial.
+    /// Initial time for which the circuit breaker stays open; doubled after each failed trial.
     pub open_s: f64,
     pub max_open_s: f64,
 }
@@ -154,10 +154,10 @@ impl Default for Breaker {
 pub struct Outliers {
     /// Interval between comparisons; each one counts the requests since the previous one.
     pub period_s: f64,
-    /// A replica with fewer requests in that interval is not compared.
+    /// Minimum number of requests in the interval for a replica to be compared.
     pub min_requests: u32,
-    /// A replica is ejected if its share of failed requests exceeds the median of the others by
-    /// more than this.
+    /// A replica is ejected if its share of failed requests exceeds the median of the other
+    /// replicas by more than this value.
     pub excess: f64,
     /// Maximum share of the fleet that is ejected at once. In a fleet of two or more replicas, one
     /// may always be ejected.

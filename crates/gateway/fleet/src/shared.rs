@@ -19,7 +19,7 @@ use crate::peer_gateways::Others;
 use crate::snapshot::{Entry, Snapshot};
 use crate::throughput::{Answers, Class};
 
-/// Estimated number of uncached tokens of a prompt, before any was sent.
+/// Estimated number of uncached tokens of a prompt before the first prompt is sent.
 const USUAL_TOKENS: f32 = 512.0;
 /// Weight of a new prompt in the running mean of uncached tokens.
 const MEAN_WEIGHT: f32 = 1.0 / 64.0;
@@ -98,7 +98,7 @@ impl Shared {
         self.clock.now()
     }
 
-    /// Maximum age of a report that counts.
+    /// Maximum age of a report; older reports are ignored.
     pub(crate) fn stale(&self) -> Duration {
         Duration::from_secs_f64(self.settings.metrics.stale_s)
     }
@@ -147,8 +147,8 @@ impl Shared {
         others.share()
     }
 
-    /// Applies a list of backends: new ones join, missing ones drain, returning ones get requests
-    /// again. Returns the new ones.
+    /// Applies a list of backends: new backends join, missing ones drain, returning ones get
+    /// requests again. Returns the new ones.
     pub(crate) fn replace_members(&self, targets: Vec<Target>) -> Vec<Entry> {
         let cold = self.found.swap(true, Ordering::Relaxed);
         let bases = targets.iter().map(|one| one.base.clone()).collect();
@@ -174,7 +174,7 @@ impl Shared {
     }
 
     /// Marks replicas missing from the latest list as gone. They stay in service until a listed
-    /// replica takes requests, so that replacing the whole list leaves no gap.
+    /// replica accepts requests, so that a replacement of the whole list causes no outage.
     fn mark_gone(&self) {
         let (now, settings) = (self.now(), &self.settings);
         let listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -208,8 +208,7 @@ impl Shared {
         })
     }
 
-    /// Applies what depends on time alone: the end of ejections and of slow starts, overdue
-    /// prompts.
+    /// Applies time-dependent changes: the end of ejections and slow starts, overdue prompts.
     pub(crate) fn tick(&self) {
         let (now, stale) = (self.now(), self.stale());
         for entry in &self.snapshot().entries {

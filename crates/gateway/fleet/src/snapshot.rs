@@ -35,7 +35,7 @@ impl Entry {
         }
     }
 
-    /// Placeholder for a replica that the current snapshot no longer has.
+    /// Placeholder for a replica that is no longer in the current snapshot.
     pub(crate) fn gone(id: ReplicaId) -> Self {
         let target = Target {
             base: Arc::from(""),
@@ -46,8 +46,8 @@ impl Entry {
         Self::new(id, target, false)
     }
 
-    /// Class of the replica: the label `class`, else the engine. Replicas of a class share a
-    /// throughput estimate until their own is known.
+    /// Class of the replica: the label `class`, else the engine. A replica uses the throughput
+    /// estimate of its class until it has its own.
     pub(crate) fn class(&self) -> &str {
         let label = self.target.labels.iter().find(|(key, _)| &**key == "class");
         let engine = self

@@ -1,4 +1,4 @@
-//! What the fleet knows of each replica, for operators: load and health, with reasons.
+//! State of each replica for operators: load and health, with reasons.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use crate::load::Polled;
 use crate::shared::Shared;
 use crate::snapshot::Entry;
 
-/// Where the figures of a replica's load come from.
+/// Source of the figures of a replica's load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LoadSource {
     /// Lines that the replica sends at each step.
     Pushed,
-    /// Its metrics page.
+    /// The replica's metrics page.
     Polled,
     /// No fresh report: only the requests of this gateway count.
     None,
@@ -36,7 +36,7 @@ impl LoadSource {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LastError {
     pub ago: Duration,
-    /// One line, shortened.
+    /// One line, truncated.
     pub message: Arc<str>,
 }
 
@@ -64,19 +64,19 @@ pub struct ReplicaStatus {
     /// `None` while unknown.
     pub models: Option<Arc<[Arc<str>]>>,
     pub condition: Condition,
-    /// Why it gets no requests, or fewer; `None` if it is ready.
+    /// Reason why the replica gets no requests, or fewer; `None` if it is ready.
     pub reason: Option<String>,
     pub breaker: BreakerState,
     pub load: LoadStatus,
     /// `None` until enough responses have been measured.
     pub pace: Option<Pace>,
-    /// This gateway's requests there.
+    /// This gateway's requests in flight at the replica.
     pub in_flight: u32,
     pub picks: u64,
     pub errors: u64,
     /// Output tokens of streams through this gateway in the last ten seconds, per second.
     pub output_tokens_per_s: f64,
-    /// Number of times its process ended or was replaced.
+    /// Number of times that the replica's process ended or was replaced.
     pub restarts: u32,
     pub last_error: Option<LastError>,
 }

@@ -16,7 +16,7 @@ use crate::discovery::List;
 use crate::polling::Poller;
 use crate::shared::Shared;
 
-/// Interval between evaluations of what depends on time alone ([`Shared::tick`]).
+/// Interval between evaluations of time-dependent state ([`Shared::tick`]).
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 /// Interval between updates of the throughput estimates.
 pub(crate) const LEARN: Duration = Duration::from_secs(1);

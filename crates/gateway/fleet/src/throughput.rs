@@ -1,21 +1,24 @@
 //! Throughput of a replica, estimated from its responses. Pure.
 //!
-//! Two linear models: time to first token as a function of the tokens to compute before it, and
-//! decode step time as a function of the sequences in the step. They are fitted to recent responses
-//! of all replicas of a class by the Theil-Sen estimator (Theil, 1950; Sen, 1968), which is robust
-//! against outliers. A replica's own responses give a factor by which it is slower than its class.
+//! Two linear models: time to first token as a function of the number of tokens to compute before
+//! it, and decode step time as a function of the number of sequences in the step. The models are
+//! fitted to recent responses of all replicas of a class by the Theil-Sen estimator (Theil, 1950;
+//! Sen, 1968), which is robust against outliers. A replica's own responses give a factor by which
+//! it
+//! is slower than its class.
 
 use std::collections::VecDeque;
 
 use penstock_routing::Pace;
 
-/// Number of recent responses kept for each replica; small, to follow changes quickly.
+/// Number of recent responses kept for each replica. Small, so that changes take effect quickly.
 const WINDOW: usize = 64;
 /// Minimum number of responses for an estimate.
 const ENOUGH: usize = 8;
 /// Maximum number of points in the fit of a class.
 const CLASS_POINTS: usize = 256;
-/// A replica whose times differ from its class by less than this factor counts as equally fast.
+/// A replica whose times differ from those of its class by less than this factor counts as equally
+/// fast.
 const ALIKE: f32 = 1.25;
 /// Factor from the median absolute deviation of normally distributed values, divided by sqrt(n), to
 /// the standard error of their median.
@@ -85,9 +88,9 @@ impl Class {
         }
     }
 
-    /// Throughput of a replica of this class that gave these responses. Its models are the class's,
-    /// times a factor: a fit to its own responses alone would follow noise under even load, and
-    /// equal replicas would get unequal shares.
+    /// Throughput of a replica of this class, given its own responses. The result is the class's
+    /// models times a factor. A fit to the replica's own responses would follow noise under even
+    /// load, and equal replicas would get unequal shares.
     pub(crate) fn pace(&self, own: &Answers) -> Pace {
         let prefill_s = self.prefill.slope * slowness(&own.prefill, self.prefill);
         let slowness = slowness(&own.decode, self.decode);
@@ -136,7 +139,7 @@ impl Line {
 }
 
 /// Fits a line to the points. If their x values are too close together for a slope, the `known`
-/// line is scaled to the points. With fewer than [`ENOUGH`] points it stays as it is.
+/// line is scaled to the points. With fewer than [`ENOUGH`] points, the `known` line is returned.
 fn fit(points: &[Point], known: Line) -> Line {
     if points.len() < ENOUGH {
         return known;

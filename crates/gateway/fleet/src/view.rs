@@ -50,14 +50,14 @@ impl View {
         &self.snapshot.entries[place].target.name
     }
 
-    /// Whether any replica takes requests.
+    /// Whether any replica accepts requests.
     pub fn one_takes_requests(&self) -> bool {
         let mut conditions = self.replicas.iter().map(|one| one.condition);
         conditions.any(Condition::takes_requests)
     }
 
-    /// Whether the replica at `place` recently refused a request and still has at least as many of
-    /// this gateway's requests as it had then.
+    /// Whether the replica at `place` recently refused a request, and has at least as many of this
+    /// gateway's requests in flight as at the time of the refusal.
     ///
     /// # Panics
     /// `place` is out of range.

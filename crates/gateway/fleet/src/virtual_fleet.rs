@@ -1,5 +1,5 @@
-//! A fleet in virtual time, for replays of traces: it has no tasks or connections. Its owner
-//! advances the clock and supplies the reports. Its decisions and estimates are those of [`Fleet`].
+//! A fleet in virtual time, for replays of traces, without tasks or connections. Its owner advances
+//! the clock and supplies the reports. Decisions and estimates are the same as in [`Fleet`].
 
 use std::sync::Arc;
 use std::time::Duration;

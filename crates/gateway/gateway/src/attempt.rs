@@ -1,4 +1,4 @@
-//! One attempt to get a request served: it is sent to one replica.
+//! One attempt to have a request served by a replica.
 
 use std::time::Instant;
 
@@ -31,11 +31,11 @@ pub(crate) struct AttemptError {
     pub(crate) absent: bool,
     /// The replica has no free capacity (429 or 503).
     pub(crate) refused: bool,
-    /// The replica has not processed any of the request, so that even a non-idempotent request may
-    /// be retried.
+    /// The replica has not started to process the request, so even a non-idempotent request may be
+    /// retried.
     pub(crate) untouched: bool,
-    /// One entry for each replica that answered 500; the fault is the replica's if another one
-    /// serves the request, else it may be the request's.
+    /// One entry for each replica that answered 500. If another replica serves the request, the
+    /// fault is the replica's; otherwise it may be the request's.
     faults: Vec<Blame>,
     error: ApiError,
     /// The replica's own error response.
@@ -63,17 +63,17 @@ impl AttemptError {
         self.faults.len()
     }
 
-    /// Another replica answered with `status`. A success proves that the replicas that failed are
-    /// at fault.
+    /// Records that another replica answered with `status`. A success proves that the replicas that
+    /// failed are at fault.
     pub(crate) fn contradicted(self, status: StatusCode) {
         if status.is_success() {
             self.faults.into_iter().for_each(Blame::failed);
         }
     }
 
-    /// Merges this failure with a later one. The client is shown a fault rather than a lack of
-    /// capacity. The result counts as refused if one of the two was, and the other was refused or
-    /// absent.
+    /// Merges this failure with a later one. The client gets the response that reports a fault
+    /// rather than the one that reports a lack of capacity. The result counts as refused if one of
+    /// the two was refused, and the other was refused or absent.
     pub(crate) fn and(mut self, mut later: Self) -> Self {
         let may_wait = |one: &Self| one.refused || one.absent;
         let (refused, is_later) = (
@@ -106,8 +106,8 @@ impl AttemptError {
     }
 }
 
-/// Sends the request with `body` to one replica and waits for the response header while the replica
-/// is healthy. A non-idempotent request is sent at most once.
+/// Sends the request with `body` to one replica and waits for the response header. Gives up if the
+/// replica becomes unhealthy. Sends a non-idempotent request at most once.
 pub(crate) async fn attempt(
     gateway: &Gateway,
     call: &ProxiedRequest,
@@ -199,8 +199,8 @@ pub(crate) async fn attempt(
     }
 }
 
-/// Derives the outcome for the replica from the status of its response. Unless it is `Served`, a
-/// retry at another replica may succeed.
+/// Derives the outcome for the replica from the status of its response. For any outcome but
+/// `Served`, a retry at another replica may succeed.
 pub(crate) fn outcome_of(status: StatusCode) -> Outcome {
     match status {
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Outcome::Refused,
@@ -219,7 +219,7 @@ fn note(call: &ProxiedRequest, routed: &Routed, what: &str) {
 mod tests {
     use super::*;
 
-    /// `absent`, `refused` and `untouched` of an [`AttemptError`].
+    /// The fields `absent`, `refused` and `untouched` of an [`AttemptError`].
     type Flags = [bool; 3];
 
     fn lost([absent, refused, untouched]: Flags) -> AttemptError {

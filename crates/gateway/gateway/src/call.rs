@@ -1,4 +1,4 @@
-//! A client's request: read and scanned once, then sent to as many replicas as retries need.
+//! A client's request: read and scanned once, then sent to a replica, and on a retry to another.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::scan::{Fields, ScanError};
 const SESSION_ID: HeaderName = HeaderName::from_static("x-session-id");
 
 /// Headers with a request's latency targets (SLO) in milliseconds. The second name of each pair is
-/// llm-d's current one.
+/// the one that llm-d uses now.
 const SLO_TTFT_MS: [HeaderName; 2] = [
     HeaderName::from_static("x-slo-ttft-ms"),
     HeaderName::from_static("x-llm-d-slo-ttft-ms"),
@@ -57,17 +57,17 @@ pub(crate) struct ProxiedRequest {
     pub(crate) prompt: Prompt,
     /// The owner of the API key, whose token budget pays for the request.
     pub(crate) caller: Option<Arc<Caller>>,
-    /// What the cost of the response is estimated from.
+    /// Inputs for the estimate of the response's cost.
     pub(crate) price: CostBasis,
-    /// Whether a second execution does no harm.
+    /// Whether the request is idempotent: a second execution does no harm.
     pub(crate) is_repeatable: bool,
-    /// What the access log says of the request, if it is logged.
+    /// The request's access log entry, if it is logged.
     pub(crate) record: Option<AccessRecord>,
     /// The request's span, if its trace is exported.
     pub(crate) trace: Option<SpanParent>,
     /// Span that identifies the request in log lines below level info.
     pub(crate) span: Span,
-    /// This body's share of the gateway's memory budget, released once the body is sent.
+    /// The body's share of the gateway's memory budget. Released once the body is sent.
     share: Option<BodyShare>,
 }
 
@@ -118,7 +118,7 @@ impl ProxiedRequest {
         })
     }
 
-    /// Tokenizes the prompt if `pool` routes by its tokens.
+    /// Tokenizes the prompt if `pool` needs its tokens for routing.
     pub(crate) async fn tokenize(&mut self, pool: &Pool) {
         let path = self.head.path.split('?').next().unwrap_or_default();
         pool.tokenize(&mut self.prompt, path, &self.body).await;
@@ -131,8 +131,8 @@ impl ProxiedRequest {
         }
     }
 
-    /// Marks the body as sent, which releases its share of the memory budget. It `stays` in memory
-    /// if a later retry may need it.
+    /// Marks the body as sent, which releases its share of the memory budget. With `stays`, the
+    /// body stays in memory for a later retry.
     pub(crate) fn sent(&mut self, stays: bool) {
         self.share = None;
         if !stays {
@@ -140,8 +140,8 @@ impl ProxiedRequest {
         }
     }
 
-    /// The body with a member `resume` added: an array of `marks`, the comma-separated markers of
-    /// the output so far.
+    /// The body with an added member `resume`: an array of `marks`, the comma-separated resume
+    /// markers of the output so far.
     pub(crate) fn resumed(&self, marks: &[u8]) -> Bytes {
         let inside = memchr(b'{', &self.body).map_or(0, |at| at + 1);
         match marks.is_empty() {
@@ -275,9 +275,9 @@ fn fields_of(method: &str, path: &str, headers: &HeaderMap, body: &[u8]) -> Scan
     }
 }
 
-/// Whether the request may be sent again after a replica may have executed it: it only reads, or it
-/// computes without side effects. Background responses, and responses that are stored or appended
-/// to a conversation, have side effects.
+/// Whether the request is idempotent, so that it may be sent again after a replica may have
+/// executed it. Requests that only read or compute are idempotent. Background responses, and
+/// responses that are stored or appended to a conversation, have side effects.
 fn is_repeatable(method: &Method, path: &str, body: &[u8]) -> bool {
     match *method {
         Method::GET | Method::HEAD => true,
@@ -291,7 +291,7 @@ fn is_repeatable(method: &Method, path: &str, body: &[u8]) -> bool {
 
 type Scanned = Result<Fields, ScanError>;
 
-/// The value of the first of these headers that has a number, converted from milliseconds to
+/// Parses the first of the named headers that has a number, and converts it from milliseconds to
 /// seconds; `None` if it is not positive.
 fn seconds(headers: &HeaderMap, names: &[HeaderName]) -> Option<f32> {
     let mut values = names
@@ -301,7 +301,8 @@ fn seconds(headers: &HeaderMap, names: &[HeaderName]) -> Option<f32> {
     (milliseconds > 0.0 && milliseconds.is_finite()).then_some(milliseconds / 1e3)
 }
 
-/// What routing needs of the prompt. Prompts with different models or salts share no prefix.
+/// The properties of the prompt that routing uses. Prompts with different models or salts share no
+/// prefix.
 pub(crate) fn prompt_of(fields: &Fields, body: &[u8], headers: &HeaderMap) -> Prompt {
     let texts = fields.prompt(body);
     let bytes = |range: &Option<std::ops::Range<usize>>| {

@@ -1,8 +1,8 @@
-//! Counts the tokens that one request costs its API key: an estimate while the response is
-//! streamed, replaced by the response's `usage` if it has one.
+//! Counts the tokens that one request costs its API key. The count is an estimate while the
+//! response is streamed; the response's `usage`, if present, replaces it.
 //!
 //! A client that disconnects still pays: for the prompt once the request is sent, for each streamed
-//! text, and for the elapsed time of a response in one piece.
+//! text, and for the elapsed time of a response that is not streamed.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -61,8 +61,8 @@ pub(crate) enum Delivery {
     Unread,
 }
 
-/// The charge for one request. It is settled once, by `end`; a drop before that means that the
-/// client disconnected.
+/// The charge for one request. `end` settles it, once; a drop before that means that the client
+/// disconnected.
 #[derive(Debug)]
 pub(crate) struct Charge {
     caller: Option<Arc<Caller>>,
@@ -137,7 +137,7 @@ impl Charge {
         }
     }
 
-    /// Counts `more` received bytes of a response in one piece.
+    /// Counts `more` received bytes of a response that is not streamed.
     pub(crate) fn bytes(&mut self, more: usize) {
         if let Some(Delivery::Whole(bytes)) = &mut self.delivery {
             *bytes += more as u64;
@@ -159,7 +159,7 @@ impl Charge {
         self.usage
     }
 
-    /// Refunds the whole charge, for good. For a response that is an error, never arrives, or is a
+    /// Refunds the whole charge permanently: the response is an error, never arrives, or is a
     /// single body that broke off.
     pub(crate) fn refund(&mut self) {
         self.ended = true;
@@ -190,7 +190,7 @@ impl Charge {
         self.pay(self.so_far() + unsaid.min(most));
     }
 
-    /// Tokens to pay for so far: those of the prompt and of the output received.
+    /// Tokens charged for so far: the prompt and the output received.
     fn so_far(&self) -> u64 {
         let prompt = self.usage.prompt_tokens.map(u64::from);
         let counted = self.usage.completion_tokens.map_or(0, u64::from);
@@ -232,8 +232,8 @@ fn tokens(said: &EventContent) -> u64 {
     tokens.sum()
 }
 
-/// Length of a text in bytes, with embedded base64 files capped: the token cost of an image depends
-/// on its pixels and is far below the length of its encoding.
+/// Length of a text in bytes. Embedded base64 files count up to a cap: the token cost of an image
+/// depends on its pixels and is far below the length of its encoding.
 fn text_bytes(text: &[u8]) -> usize {
     const FILE: &[u8] = b";base64,";
     const FILE_BYTES: usize = 4096;

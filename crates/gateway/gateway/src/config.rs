@@ -11,7 +11,7 @@ use crate::flow::FlowSettings;
 use crate::hedge::HedgeSettings;
 use crate::mirror::MirrorSettings;
 
-/// The configuration, which is the gateway's only input: it does not read the environment.
+/// The configuration. It is the gateway's only input; the environment is not read.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
@@ -68,15 +68,15 @@ pub struct Config {
     /// response.
     #[serde(default = "retries")]
     pub retries: usize,
-    /// How long, in seconds, to look for another replica that resumes a broken stream. 0 disables
-    /// failover: a broken stream ends with an error.
+    /// Maximum time, in seconds, of the search for another replica that resumes a broken stream. 0
+    /// disables failover: a broken stream then ends with an error.
     #[serde(default = "resume_timeout")]
     pub resume_timeout_s: f64,
-    /// Memory in bytes for the bodies of requests that are kept for failover. The stream of a
-    /// request for which there is no memory left cannot be resumed.
+    /// Memory budget in bytes for request bodies that are kept for failover. A stream whose request
+    /// does not fit the budget cannot be resumed.
     #[serde(default = "resume_bytes")]
     pub resume_bytes: usize,
-    /// Whether streams without resume markers (of servers other than Penstock) are resumed from
+    /// Whether streams without resume markers, from servers other than Penstock, are resumed from
     /// their text.
     #[serde(default)]
     pub resume_by_text: bool,
@@ -84,7 +84,7 @@ pub struct Config {
     pub connect_timeout_s: f64,
     #[serde(default)]
     pub limits: Limits,
-    /// How long, in seconds, open streams may continue after SIGTERM.
+    /// Grace period, in seconds, for open streams after SIGTERM.
     #[serde(default)]
     pub drain_timeout_s: f64,
     pub version: String,
@@ -109,16 +109,16 @@ pub struct Config {
     pub(crate) given: serde_json::Map<String, serde_json::Value>,
 }
 
-/// What `x-penstock-replica` says.
+/// Content of the header `x-penstock-replica`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReplicaHeader {
     /// The replica's host and port.
     #[default]
     Address,
-    /// Its label `name`, else a hash of its address.
+    /// The replica's label `name`, or else a hash of its address.
     Name,
-    /// There is no such header.
+    /// The header is omitted.
     None,
 }
 
@@ -157,7 +157,8 @@ pub struct PoolConfig {
     /// this model's tokenizer and chat template give the token ids of a prompt.
     #[serde(default)]
     pub tokenizer: Option<PathBuf>,
-    /// Where replicas publish KV events; `None`: they are not followed. Requires a tokenizer.
+    /// Endpoints of the replicas' KV events; `None`: the events are not followed. Requires a
+    /// tokenizer.
     #[serde(default)]
     pub kv_events: Option<KvEvents>,
 }
@@ -169,7 +170,7 @@ pub struct PoolConfig {
 pub struct KvEvents {
     /// `tcp://{host}:5557`
     pub endpoint: String,
-    /// Endpoint from which past events are read again.
+    /// Endpoint that replays past events.
     #[serde(default)]
     pub replay_endpoint: Option<String>,
     /// Prefix of the topics that are subscribed to.
@@ -198,8 +199,8 @@ pub struct Objective {
     /// Pool to which the objective is limited; `None`: all pools.
     #[serde(default)]
     pub pool: Option<String>,
-    /// Requests with a higher priority are served first. A full pool refuses those below 0, rather
-    /// than queue them.
+    /// Requests with a higher priority are served first. If the pool is saturated, requests with a
+    /// priority below 0 are refused instead of queued.
     pub priority: i32,
 }
 
@@ -216,8 +217,8 @@ pub struct Target {
     pub weight: u32,
 }
 
-/// Whether a path has plain segments only and differs in its first one from the gateway's
-/// endpoints.
+/// Whether a path has only plain segments, and its first segment differs from those of the
+/// gateway's own endpoints.
 fn is_root(path: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'~');
     let segment = |one: &str| !one.is_empty() && one.bytes().all(plain);
@@ -277,7 +278,7 @@ fn one_weight() -> u32 {
 
 impl Config {
     /// # Errors
-    /// The JSON is malformed or a setting is invalid; the text names it.
+    /// The JSON is malformed or a setting is invalid; the error text names the setting.
     pub fn from_json(text: &str) -> Result<Self, String> {
         let mut config: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
         config.given = serde_json::from_str(text).map_err(|error| error.to_string())?;

@@ -1,4 +1,5 @@
-//! A cursor over JSON text, without a full parse: strings are skipped with `memchr`, nested values
+//! A cursor over JSON text. It avoids a full parse: strings are skipped with `memchr`, nested
+//! values
 //! by counting brackets.
 
 use std::ops::Range;
@@ -8,8 +9,8 @@ use memchr::memchr2;
 /// Number of bytes that are scanned one by one before `memchr2` is called.
 const NEAR: usize = 16;
 
-/// Offset of the next quote or backslash in `rest`. In text with many escapes they are close
-/// together, so that a byte-wise scan is faster than a call of `memchr2`.
+/// Offset of the next quote or backslash in `rest`. The first bytes are scanned one by one: in text
+/// with many escapes, that is faster than a call of `memchr2`.
 fn quote_or_backslash(rest: &[u8]) -> Option<usize> {
     let matters = |byte: &u8| matches!(byte, b'"' | b'\\');
     let (near, far) = rest.split_at(rest.len().min(NEAR));

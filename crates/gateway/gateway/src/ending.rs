@@ -1,8 +1,8 @@
 //! Detects whether a streamed response is complete.
 //!
 //! A clean end of the body does not prove that the response is complete: a server that shuts down
-//! also closes its connections cleanly. Each protocol has a final event and a member that
-//! identifies it. The same name at another level belongs to tool arguments or to a server's
+//! also closes its connections cleanly. Each protocol has a final event, identified by a member of
+//! the event. A member of the same name at another level belongs to tool arguments or to a server's
 //! extension.
 
 use axum::http::StatusCode;
@@ -19,8 +19,8 @@ const DONE: &[u8] = b"[DONE]";
 /// How the end of a stream is recognised; it depends on the endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Protocol {
-    /// Ends when every choice has a `finish_reason`; at `[DONE]`, if a choice has finished or no
-    /// event has a `finish_reason`; or at an `error`.
+    /// Ends when every choice has a `finish_reason`, or at an `error`. Also ends at `[DONE]`, if a
+    /// choice has finished or no event has a `finish_reason`.
     Choices,
     /// Ends with an event whose `type` is one of these.
     Types(&'static [&'static str]),
@@ -115,8 +115,8 @@ impl EndDetector {
         self.is_final || self.finished >= self.choices || self.protocol == Protocol::Other
     }
 
-    /// Whether `rest`, the bytes at the end of the stream without the empty line that ends an
-    /// event, is a complete event nevertheless.
+    /// Whether `rest`, the bytes at the end of the stream, is a complete event although the empty
+    /// line that ends an event is missing.
     pub(crate) fn is_event(&self, rest: &Event) -> bool {
         let is_whole = |data: &[u8]| {
             let mut values = serde_json::Deserializer::from_slice(data).into_iter::<IgnoredAny>();
@@ -128,7 +128,7 @@ impl EndDetector {
         }
     }
 
-    /// Whether the event is a `[DONE]` that comes before the response is complete.
+    /// Whether the event is a premature `[DONE]`: the response is not complete yet.
     fn belies(&self, event: &Event) -> bool {
         !self.has_come() && is_done(event)
     }
@@ -149,8 +149,8 @@ impl BodyFilter for EndDetector {
     }
 }
 
-/// Whether an event may end a choice or the response. Most events have a null `finish_reason`; for
-/// them the answer is no, so that they need not be parsed.
+/// Whether the event may end a choice or the response. Most events have a null `finish_reason`; for
+/// these the result is false, so that they need not be parsed.
 fn may_end(event: &[u8]) -> bool {
     const REASON: &[u8] = b"\"finish_reason\"";
     let is_null = |at: usize| {

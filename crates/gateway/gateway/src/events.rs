@@ -22,7 +22,7 @@ pub(crate) fn data(event: &Event) -> Option<Cow<'_, [u8]>> {
     })
 }
 
-/// The JSON values in an event's data. By the protocols there is one, but some servers send one
+/// The JSON values in an event's data. The protocols specify one value, but some servers send one
 /// value on each line.
 pub(crate) fn values(data: &[u8]) -> impl Iterator<Item = Value> {
     let values = serde_json::Deserializer::from_slice(data).into_iter();

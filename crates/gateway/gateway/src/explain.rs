@@ -16,8 +16,8 @@ use crate::exact::Held;
 use crate::gateway::Gateway;
 use crate::pool::RoutingTrace;
 
-/// The routing decision for the body, with the scores of every replica. The request is not sent and
-/// reserves nothing. If the model's rule has several targets, one is drawn. Answers 404 unless
+/// The routing decision for the body, with the scores of every replica. Sends no request and
+/// reserves no capacity. If the model's rule has several targets, one is drawn. Answers 404 unless
 /// `explain` is enabled.
 pub(crate) async fn explain(
     State(gateway): State<Arc<Gateway>>,
@@ -50,7 +50,7 @@ pub(crate) async fn explain(
     Ok(json(answer.to_string().into_bytes()))
 }
 
-/// The candidates in the order of their ranking, then the replicas that were filtered out.
+/// The candidates in the order of their ranking, followed by the replicas that were filtered out.
 fn replicas(look: &RoutingTrace) -> Vec<Value> {
     let all = &look.view.replicas;
     let Ok(decision) = &look.decision else {

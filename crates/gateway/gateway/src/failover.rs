@@ -22,9 +22,9 @@ use crate::pool::Pool;
 use crate::resume_markers::Marked;
 use crate::text_resume::Continued;
 
-/// Maximum number of failovers for one response: a request that makes replicas fail is abandoned.
+/// Maximum number of failovers for one response, because a request may itself make replicas fail.
 const MOST: usize = 5;
-/// Pause between rounds: all replicas have been tried, or none takes requests.
+/// Pause before the next round, when all replicas have been tried or none accepts requests.
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// A request in flight, kept so that another replica can resume its response.
@@ -40,7 +40,7 @@ pub(crate) struct RequestContext {
 /// The search for a replica that resumes the response; `None`: not found.
 pub(crate) type ResumeFuture = Pin<Box<dyn Future<Output = Option<Answer>> + Send>>;
 
-/// How another replica learns where the response broke off: by resume markers, or by its text.
+/// Method of resumption at another replica: by resume markers, or by the text so far.
 #[derive(Debug)]
 enum Way {
     Marks(Marked),
@@ -51,7 +51,7 @@ enum Way {
 #[derive(Debug)]
 pub(crate) struct Failover {
     way: Way,
-    /// The last bytes from the replica that failed, for the client if the response cannot be
+    /// The last bytes from the replica that failed. The client gets them if the response cannot be
     /// resumed.
     pub(crate) last_words: Bytes,
     began: Instant,
@@ -61,8 +61,9 @@ pub(crate) struct Failover {
 }
 
 impl Failover {
-    /// Failover for a response that has resume markers or can be resumed from its text. If there is
-    /// no memory to keep the request, failover is disabled; resume markers are then only removed.
+    /// Failover for a response that has resume markers or can be resumed from its text. If the
+    /// memory budget does not allow keeping the request, failover is disabled; resume markers are
+    /// still removed from the stream.
     pub(crate) fn of(trip: &RequestContext, headers: &HeaderMap) -> Option<Self> {
         let way = match is_marked(headers) && is_read(headers) {
             true => Way::Marks(Marked::default()),
@@ -144,8 +145,8 @@ impl Failover {
 }
 
 impl BodyFilter for Failover {
-    /// Removes resume markers or rewrites events, and holds back events that another replica may
-    /// send again.
+    /// Removes resume markers or rewrites events. Holds back events that another replica may send
+    /// again.
     fn events(&mut self, events: &mut Vec<Event>) {
         for event in std::mem::take(events) {
             match &mut self.way {

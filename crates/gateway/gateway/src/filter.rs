@@ -4,13 +4,13 @@ use axum::body::Bytes;
 use bytes::BytesMut;
 use penstock_api_types::sse_reader::Event;
 
-/// A stage. It sees each event of a stream once, or each chunk of a body that is not a stream.
+/// A stage. It processes each event of a stream once, or each chunk of a body that is not a stream.
 pub(crate) trait BodyFilter {
     /// Processes the next events, in order. A stage may change or remove events, or hold some back
     /// and release them before later ones.
     fn events(&mut self, events: &mut Vec<Event>);
 
-    /// Appends the events that it still holds back, at the end of a stream.
+    /// Appends the events that the stage still holds back at the end of a stream.
     fn release(&mut self, _events: &mut Vec<Event>) {}
 
     /// Processes the next chunk of a body that is not a stream.
@@ -19,7 +19,8 @@ pub(crate) trait BodyFilter {
     }
 }
 
-/// The bytes of `events`. They are not copied if they are a single event or adjacent in `chunk`.
+/// The bytes of `events`. Copies them only if there are several events that are not adjacent in
+/// `chunk`.
 pub(crate) fn joined(events: &[Event], chunk: &Bytes) -> Bytes {
     let address = |event: &Event| event.bytes().as_ptr() as usize;
     let (first, others) = match events {

@@ -42,12 +42,12 @@ fn parameter(parameters: &str, name: &str) -> Option<String> {
 /// Byte range of the value of the part `model`; `None` if the form lacks it.
 ///
 /// # Errors
-/// The form is truncated, or has two parts `model`: a replica might read the other one.
+/// The form is truncated, or has two parts `model`, of which a replica might read the other one.
 pub(crate) fn model(body: &[u8], boundary: &str) -> Result<Option<Range<usize>>, FormError> {
     let delimiter = format!("\r\n--{boundary}");
     let finder = memmem::Finder::new(delimiter.as_bytes());
     let malformed = |at: usize| FormError::Malformed { at };
-    // the first delimiter has no preceding line break
+    // the first delimiter has no preceding line break, later ones have
     let mut at = match body.starts_with(&delimiter.as_bytes()[2..]) {
         true => delimiter.len() - 2,
         false => finder.find(body).ok_or(malformed(0))? + delimiter.len(),
@@ -62,8 +62,9 @@ pub(crate) fn model(body: &[u8], boundary: &str) -> Result<Option<Range<usize>>,
         let near = &rest[line..rest.len().min(line + MOST_HEAD)];
         let head = memmem::find(near, b"\r\n\r\n").ok_or(malformed(at))?;
         let value = at + line + head + 4;
-        // an empty value has no line break of its own before the next delimiter: it shares that of
-        // the headers
+        // an empty value has no line break of its own before the next delimiter; the search
+        // therefore
+        // starts at the line break of the headers
         let length = finder.find(&body[value - 2..]).ok_or(malformed(value))?;
         let end = (value - 2 + length).max(value);
         if is_model(&near[..head]) && found.replace(value..end).is_some() {

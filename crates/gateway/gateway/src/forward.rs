@@ -54,10 +54,10 @@ async fn answered(gateway: &Arc<Gateway>, request: Request<Body>) -> Result<Resp
     answer
 }
 
-/// Counts a request whose client leaves before there is a response.
+/// Counts a request whose client disconnects before there is a response.
 struct Departure<'a> {
     gateway: &'a Gateway,
-    /// `None`: there is a response.
+    /// `None` once there is a response.
     pool: Option<Arc<Pool>>,
 }
 
@@ -102,8 +102,8 @@ async fn in_turn(
 }
 
 /// Tries replicas one by one until one responds or the retries are used up. A 500 is retried at one
-/// more replica: if that one succeeds, the first one was at fault. A non-idempotent request is not
-/// retried once a replica may have executed it.
+/// more replica; if that replica succeeds, the first one was at fault. A non-idempotent request is
+/// not retried once a replica may have executed it.
 async fn round(
     gateway: &Gateway,
     call: &ProxiedRequest,

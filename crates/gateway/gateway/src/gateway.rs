@@ -21,7 +21,7 @@ use crate::picks::Picks;
 use crate::pool::Pool;
 use crate::stop::ShutdownSignal;
 
-/// Default maximum size of a request body in bytes; the largest have images encoded as text.
+/// Default maximum size of a request body in bytes. Large enough for images encoded as text.
 const MAX_BODY_BYTES: usize = 20 << 20;
 
 /// The gateway: pools, rules, keys and counters.
@@ -53,7 +53,7 @@ pub struct Gateway {
     draining: AtomicBool,
 }
 
-/// A place among the requests in flight, held by an admitted request until its response ends.
+/// A permit among the requests in flight, held by an admitted request until its response ends.
 #[derive(Debug)]
 pub(crate) struct Place(Arc<AtomicUsize>);
 
@@ -112,7 +112,7 @@ impl Gateway {
         })
     }
 
-    /// Logs those of the configuration warnings that have not been logged yet.
+    /// Logs the configuration warnings that have not been logged yet.
     pub(crate) fn warn(&self, warnings: &[String]) {
         let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
         for warning in warnings.iter().filter(|one| !warned.contains(one)) {
@@ -158,7 +158,7 @@ impl Gateway {
         self.config.limits.max_body_bytes.unwrap_or(MAX_BODY_BYTES)
     }
 
-    /// Where requests for a model go. If `only` is given, no other pool is considered.
+    /// Finds the pool for a model's requests. If `only` is given, no other pool is considered.
     ///
     /// # Errors
     /// 404: no such model.
@@ -219,8 +219,8 @@ impl Gateway {
         )
     }
 
-    /// Waits up to `patience` for each pool until all its replicas have been checked once. Returns
-    /// whether at least one replica takes requests.
+    /// Waits until all replicas have been checked once, up to `patience` for each pool. Returns
+    /// whether at least one replica accepts requests.
     pub async fn ready(&self, patience: Duration) -> bool {
         for pool in self.models.pools().iter() {
             pool.fleet.ready(patience).await;

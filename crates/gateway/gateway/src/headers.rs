@@ -11,7 +11,7 @@ use crate::pool::Routed;
 pub(crate) const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// The replica that answered.
 pub(crate) const REPLICA: HeaderName = HeaderName::from_static("x-penstock-replica");
-/// Why it was picked.
+/// The reason why the replica was picked.
 pub(crate) const DECISION: HeaderName = HeaderName::from_static("x-penstock-decision");
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -30,7 +30,7 @@ const HOP_BY_HOP: [HeaderName; 9] = [
     header::UPGRADE,
 ];
 
-/// Removes the headers that concern a single connection (hop-by-hop).
+/// Removes the headers that apply to a single connection (hop-by-hop).
 pub(crate) fn end_to_end(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
@@ -55,15 +55,15 @@ pub(crate) fn to_client(parts: &mut Parts) {
     parts.version = Version::HTTP_11;
 }
 
-/// Names the replica in the response's headers as far as the configuration allows. Names from a
-/// further gateway behind the replica are replaced or removed.
+/// Adds the headers that name the replica, as far as the configuration allows. If the replica is
+/// itself a gateway, its headers are replaced or removed.
 pub(crate) fn name_replica(headers: &mut HeaderMap, config: &Config, routed: &Routed) {
     headers.remove(REPLICA);
     headers.remove(DECISION);
     headers.extend(replica_headers(config, routed));
 }
 
-/// The headers that name a replica. A name that no header can have is left out.
+/// The headers that name a replica. Omits a name that is invalid in a header.
 pub(crate) fn replica_headers(
     config: &Config,
     routed: &Routed,
@@ -81,7 +81,7 @@ pub(crate) fn replica_headers(
     replica.into_iter().chain(decision)
 }
 
-/// Whether the response is an uncompressed event stream.
+/// Whether the response is an uncompressed event stream, whose events the gateway reads.
 pub(crate) fn is_read(headers: &HeaderMap) -> bool {
     is_stream(headers) && is_plain(headers)
 }
@@ -98,8 +98,8 @@ pub(crate) fn is_stream(headers: &HeaderMap) -> bool {
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }
 
-/// Turns a client's headers into those of the request to a replica, which has a host and length of
-/// its own. Compression is not offered, because the gateway reads responses as they pass.
+/// Turns a client's headers into those of the request to a replica, which has a different host and
+/// length. Removes the offer of compression, because the gateway reads responses.
 pub(crate) fn to_replica(
     headers: &mut HeaderMap,
     peer: Option<SocketAddr>,

@@ -44,8 +44,8 @@ fn answer(body: &Value) -> Response {
     json(body.to_string().into_bytes())
 }
 
-/// `GET /`, or the root path: the web page for browsers, a short description for others. `path` is
-/// what the client sees.
+/// `GET /`, or the root path: the web page for browsers, a short description for other clients.
+/// `path` is the path as the client sent it.
 pub(crate) async fn index(
     State(gateway): State<Arc<Gateway>>,
     headers: HeaderMap,
@@ -65,7 +65,7 @@ pub(crate) async fn index(
     response
 }
 
-/// `GET /health`: 200 while a replica takes requests.
+/// `GET /health`: 200 while at least one replica accepts requests.
 pub(crate) async fn health(State(gateway): State<Arc<Gateway>>) -> Result<Response, Failure> {
     match gateway.has_replica() {
         true => Ok(answer(&value!({"status": "ok"}))),
@@ -73,7 +73,7 @@ pub(crate) async fn health(State(gateway): State<Arc<Gateway>>) -> Result<Respon
     }
 }
 
-/// `GET /ready`: as `/health`, but 503 while the gateway drains.
+/// `GET /ready`: like `/health`, but 503 while the gateway drains.
 pub(crate) async fn ready(State(gateway): State<Arc<Gateway>>) -> Result<Response, Failure> {
     if gateway.draining() {
         return Err(ApiError::unavailable("The gateway is shutting down.", 5).into());
@@ -99,8 +99,8 @@ const DESCRIBED: [&str; 9] = [
     "/version",
 ];
 
-/// `GET /openapi.json`: the part of a Penstock server's document that the gateway routes. Replicas
-/// of other kinds may have other fields.
+/// `GET /openapi.json`: the part of a Penstock server's document that covers the routed endpoints.
+/// Replicas of other kinds may have other fields.
 pub(crate) async fn openapi(State(gateway): State<Arc<Gateway>>) -> Response {
     let mut document = penstock_api_types::openapi::document(&gateway.config.version);
     if let Some(paths) = document["paths"].as_object_mut() {

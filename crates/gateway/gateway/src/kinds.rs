@@ -1,5 +1,5 @@
-//! Watches the resources (kinds) of the Gateway API inference extension in the namespaces of the
-//! pools. Python interprets them, as it does when they are in files.
+//! Watches the resources of the Gateway API inference extension in the namespaces of the pools. The
+//! Python side interprets them, with the same code as for resources in files.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -87,7 +87,7 @@ impl Kinds {
         }
     }
 
-    /// Whether the watched namespaces are those of `pools`.
+    /// Whether the watched namespaces are exactly those of `pools`.
     pub(crate) fn are_of(&self, pools: &[PoolConfig]) -> bool {
         self.places == places(pools)
     }
@@ -96,7 +96,7 @@ impl Kinds {
         self.places.is_empty()
     }
 
-    /// Is notified at each change of a resource.
+    /// Notified at each change of a resource.
     pub(crate) fn changed(&self) -> Arc<Notify> {
         self.changed.clone()
     }

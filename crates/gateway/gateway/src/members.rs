@@ -1,5 +1,5 @@
-//! Members of a request body that only some policies need. They require a full parse of the body,
-//! which is done only when such a policy applies.
+//! Members of a request body that only some policies use. Reading them requires a full parse of the
+//! body, which is done only when such a policy applies.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -45,8 +45,8 @@ impl Members {
     }
 
     /// Whether the request has side effects that a client can see: a background computation, an
-    /// item in a conversation, or a stored response. Storage by default does not count: a response
-    /// that was not delivered has an id that the client does not know.
+    /// item in a conversation, or an explicitly stored response. Storage by default does not count:
+    /// if the response is not delivered, the client does not know its id.
     pub(crate) fn leave_something(&self) -> bool {
         let asked = |member: &Value| *member == Value::Bool(true);
         asked(&self.background) || asked(&self.store) || !self.conversation.is_null()
@@ -56,7 +56,7 @@ impl Members {
         self.stream == Value::Bool(true)
     }
 
-    /// Whether two computations give the same text, judged by the sampling parameters.
+    /// Whether two computations give the same text, according to the sampling parameters.
     pub(crate) fn are_deterministic(&self) -> bool {
         self.temperature.as_f64() == Some(0.0) || self.seed.is_number()
     }

@@ -56,8 +56,8 @@ impl Metrics {
         }
     }
 
-    /// Records that a replica was chosen `after` the arrival of the request. `before`: number of
-    /// earlier attempts; above 0 it counts as a retry.
+    /// Records that a replica was chosen `after` the arrival of the request. `before` is the number
+    /// of earlier attempts; above 0, the attempt counts as a retry.
     pub(crate) fn decided(&self, after: Duration, before: usize) {
         match before {
             0 => self.decision.observe(after.as_secs_f64()),
@@ -97,8 +97,8 @@ impl Metrics {
         *endings.entry((pool.clone(), outcome.word())).or_default() += 1;
     }
 
-    /// The metrics page. `open` is the number of requests in flight; `stale` is how often a request
-    /// was sent again because its kept connection had been closed.
+    /// The metrics page. `open` is the number of requests in flight. `stale` counts requests that
+    /// were sent again because a kept-alive connection had been closed.
     pub(crate) fn page(
         &self,
         version: &str,
@@ -242,7 +242,8 @@ fn replicas_page(page: &mut Page<'_>, pools: &[Arc<Pool>]) {
     statuses_page(page, pools);
 }
 
-/// What this gateway has sent to each replica, and the circuit breakers.
+/// Number of requests that this gateway has sent to each replica, and state of the circuit
+/// breakers.
 fn statuses_page(page: &mut Page<'_>, pools: &[Arc<Pool>]) {
     let of = |pool: &Arc<Pool>| (pool.name.clone(), pool.fleet.statuses());
     let statuses: Vec<_> = pools.iter().map(of).collect();

@@ -39,7 +39,7 @@ struct Target {
     weight: u32,
 }
 
-/// Where a request goes.
+/// Destination of a request.
 #[derive(Debug)]
 pub(crate) struct Destination {
     pub(crate) pool: Arc<Pool>,
@@ -57,7 +57,7 @@ impl Destination {
     }
 }
 
-/// Whether `only`, the name of a pool, allows this pool; `None` allows all.
+/// Whether `only`, the name of a pool, permits `pool`. `None` permits all pools.
 pub(crate) fn is_in(pool: &Pool, only: Option<&str>) -> bool {
     only.is_none_or(|only| *pool.name == *only)
 }
@@ -68,7 +68,7 @@ impl Models {
         Self(ArcSwap::from_pointee(Known::new(rules, pools)))
     }
 
-    /// Replaces rules and pools. Requests that have been routed keep theirs.
+    /// Replaces rules and pools. Requests that have already been routed are unaffected.
     pub(crate) fn replace(&self, rules: &[ModelRule], pools: Vec<Arc<Pool>>) {
         self.0.store(Arc::new(Known::new(rules, pools)));
     }
@@ -79,8 +79,8 @@ impl Models {
 
     /// Finds the destination of a request for `model`, in this order: a rule of that name, a pool
     /// with a replica that lists the model, a pool with a replica that lists no models, the rule
-    /// `*`. `None` if all fail. A request without a model goes to the first pool. `only` limits the
-    /// search to one pool.
+    /// `*`. `None` if there is none of these. A request without a model is sent to the first pool.
+    /// `only` limits the search to one pool.
     pub(crate) fn destination(
         &self,
         model: Option<&str>,
@@ -89,8 +89,8 @@ impl Models {
         self.0.load().destination(model.unwrap_or_default(), only)
     }
 
-    /// The model names that requests may use: those of rules, and those that replicas list. `only`
-    /// limits them to one pool.
+    /// The model names that requests may use: the names of rules, and the models that replicas
+    /// list. `only` limits them to one pool.
     pub(crate) fn names(&self, only: Option<&str>) -> Vec<String> {
         self.0.load().names(only)
     }
@@ -173,12 +173,12 @@ fn serving<'a>(pools: impl Iterator<Item = &'a Arc<Pool>>, model: &str) -> Optio
 }
 
 impl Rule {
-    /// Draws a target by weight: in each run of draws as long as the sum of the weights, every
-    /// target is chosen as many times as its weight says, spread over the run.
+    /// Draws a target by weight. In a cycle of as many draws as the sum of the weights, each target
+    /// is drawn as often as its weight, spread over the cycle.
     fn draw(&self, only: Option<&str>) -> Option<Destination> {
         let targets = || self.targets.iter().filter(|one| is_in(&one.pool, only));
         let total: u64 = targets().map(|one| u64::from(one.weight)).sum();
-        // with a step coprime to the total, a run visits each number below the total once
+        // with a step coprime to the total, a cycle visits each number below the total once
         let number = self.drawn.fetch_add(1, Ordering::Relaxed);
         let mut left = number.wrapping_mul(coprime(total)) % total.max(1);
         let chosen = targets().find(|target| {
@@ -194,8 +194,8 @@ impl Rule {
     }
 }
 
-/// A number coprime to `total` and near 0.618 times it (the golden section), which spreads the
-/// draws.
+/// A number coprime to `total` and near 0.618 * `total` (the golden section), which spreads the
+/// draws evenly.
 fn coprime(total: u64) -> u64 {
     let gcd = |mut a: u64, mut b: u64| {
         while b > 0 {

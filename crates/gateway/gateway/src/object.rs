@@ -1,4 +1,4 @@
-//! Incremental reader that finds known members of a JSON object while the bytes of its text pass.
+//! Incremental reader that finds known members of a JSON object while its text streams through.
 //!
 //! Only members defined by the protocol count: members of the object itself and, in events, of the
 //! nested response (`message` in Anthropic's API, `response` in OpenAI's). The same names at deeper
@@ -6,7 +6,7 @@
 
 use memchr::memchr2;
 
-/// Maximum size in bytes of a member's value. A longer value passes as plain text.
+/// Maximum size in bytes of a reported value. A longer value is treated as plain text.
 const MOST_VALUE: usize = 16 << 10;
 /// Length in bytes of the longest known name.
 const MOST_NAME: usize = 8;
@@ -18,7 +18,7 @@ pub(crate) enum Member {
     Usage,
 }
 
-/// A segment of the JSON text. All segments in order give the text again.
+/// A segment of the JSON text. The concatenation of all segments is the text.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Segment<'a> {
     Text(&'a [u8]),
@@ -35,12 +35,12 @@ enum MemberName {
     Other,
 }
 
-/// State of the reader. It does not depend on how the text is cut into chunks.
+/// State of the reader. The results do not depend on how the text is divided into chunks.
 #[derive(Debug, Default)]
 pub(crate) struct ObjectReader {
     /// Whether the text is an event, in which the response may be nested one level deeper.
     is_event: bool,
-    /// Whether the text is not a JSON object, so that it passes unread.
+    /// Whether the text is not a JSON object, so that it passes through unread.
     is_other: bool,
     depth: usize,
     /// Whether the object at the second level is a response.
@@ -51,7 +51,7 @@ pub(crate) struct ObjectReader {
     before_name: bool,
     /// The name being read, or the last one that was read; `None` inside of values.
     name: Option<Vec<u8>>,
-    /// The member whose value comes next or is being read.
+    /// The member whose value is expected next or is being read.
     wanted: Option<Member>,
     value: Vec<u8>,
     /// The depth at which the current value began; `None` outside of reported values.
@@ -99,7 +99,7 @@ impl ObjectReader {
         put(&bytes[text..], &mut each);
     }
 
-    /// Ends the text: passes on the bytes of an incomplete value, and resets the reader.
+    /// Ends the text: emits the bytes of an incomplete value, and resets the reader.
     pub(crate) fn end(&mut self, mut each: impl FnMut(Segment<'_>)) {
         put(&self.value, &mut each);
         *self = Self::new(self.is_event);

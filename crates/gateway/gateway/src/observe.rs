@@ -1,5 +1,5 @@
-//! Observes a response as it passes, for fleet, pool, metrics and token accounting. Its only change
-//! to the response is the model's name.
+//! Observes a response that is relayed, for fleet, pool, metrics and token accounting. Changes
+//! nothing in the response but the model's name.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -36,15 +36,15 @@ pub(crate) struct ResponseObserver {
     first: bool,
     reader: ObjectReader,
     rename: Option<Rename>,
-    /// What the access log says of the request, if it is logged.
+    /// The request's access log entry, if it is logged.
     record: Option<AccessRecord>,
     recorded: Usage,
     ended: bool,
 }
 
 impl ResponseObserver {
-    /// Observer of the response from the replica of `routed`, to a request that `arrived` at that
-    /// time.
+    /// Creates an observer of the response from the replica of `routed`. `arrived` is the arrival
+    /// time of the request.
     pub(crate) fn new(
         gateway: Arc<Gateway>,
         pool: Arc<Pool>,
@@ -109,7 +109,7 @@ impl ResponseObserver {
         self.routed.as_ref()
     }
 
-    /// Records that the replica failed to finish the response. Its reservation ends; a failover may
+    /// Records that the replica failed to finish the response. Ends its reservation; a failover may
     /// follow.
     pub(crate) fn lost(&mut self, outcome: Outcome) {
         if let Some(mut routed) = self.routed.take() {
@@ -228,7 +228,7 @@ impl BodyFilter for ResponseObserver {
         events.iter_mut().for_each(|event| self.event(event));
     }
 
-    /// Processes bytes of a response that is a single body or cannot be read (compressed). Returns
+    /// Processes bytes of a response that is not streamed or is unreadable (compressed). Returns
     /// the bytes for the client.
     fn part(&mut self, bytes: Bytes) -> Bytes {
         if self.delivery == Delivery::Unread {

@@ -1,6 +1,6 @@
-//! Checks of request paths. A path is forwarded unchanged. One that a replica or a proxy on the way
-//! might normalize to a different path is rejected, because that would bypass the check of the path
-//! and of the API key.
+//! Checks of request paths. A path is forwarded unchanged. A path is rejected if a replica or an
+//! intermediate proxy might normalize it to a different path: that would bypass the checks of the
+//! path and of the API key.
 
 use penstock_api_types::ApiError;
 
@@ -47,7 +47,7 @@ pub(crate) fn check_path(path: &str) -> Result<(), ApiError> {
 }
 
 /// Whether the path has no empty or dot segments (the last segment may be empty), and no characters
-/// that some servers strip.
+/// that some servers remove.
 fn is_plain(path: &str) -> bool {
     let mut segments = path.split('/').rev();
     let dots = |segment: &str| matches!(segment, "." | "..");
@@ -59,7 +59,7 @@ fn is_plain(path: &str) -> bool {
             .any(|byte| matches!(byte, b'\\' | b';') || byte.is_ascii_control())
 }
 
-/// Whether no characters are percent-encoded except those that must be.
+/// Whether percent-encoding is used only for characters that require it.
 fn encodes_little(path: &str) -> bool {
     let mut parts = path.split('%');
     parts.next();

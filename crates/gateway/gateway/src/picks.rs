@@ -1,4 +1,4 @@
-//! The last picks of replicas, for `GET /replicas`.
+//! The most recent picks of replicas, for `GET /replicas`.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +10,7 @@ use crate::pool::Routed;
 /// Number of picks that are kept.
 const KEPT: usize = 32;
 
-/// One pick. Its text is made when it is read.
+/// One pick. Formatted as text only when it is read.
 #[derive(Debug, Clone)]
 pub(crate) struct Pick {
     pub(crate) at: SystemTime,
@@ -20,7 +20,7 @@ pub(crate) struct Pick {
     pub(crate) choice: Arc<Choice>,
 }
 
-/// A ring of the last picks.
+/// A ring buffer of the most recent picks.
 #[derive(Debug, Default)]
 pub(crate) struct Picks(Mutex<VecDeque<Pick>>);
 

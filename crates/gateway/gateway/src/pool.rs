@@ -1,5 +1,6 @@
-//! A pool: a fleet, the profile that picks a replica from it, and an estimate of what its replicas'
-//! prefix caches hold.
+//! A pool: a fleet of replicas, the profile that picks a replica, and an estimate of the contents
+//! of
+//! the replicas' prefix caches.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,16 +30,16 @@ const USUAL_RATE: f32 = 40.0;
 /// Minimum number of output tokens for a measurement of the rate: prefill dominates the time of
 /// shorter responses.
 const RATED_TOKENS: u32 = 8;
-/// Minimum weight of a new sample in the running mean of the bytes per token, and weight in that of
-/// the rate.
+/// Minimum weight of a new sample in the running mean of the bytes per token. Fixed weight of a new
+/// sample in the running mean of the output rate.
 const MEAN_WEIGHT: f32 = 1.0 / 32.0;
 const RATE_WEIGHT: f32 = 1.0 / 8.0;
 /// Default KV capacity in tokens, for replicas that do not report theirs.
 const USUAL_KV_TOKENS: f32 = 2e6;
-/// Interval at which a request that waits for its response looks at the health of its replica.
+/// Interval at which the health of the replica is checked while a request waits for its response.
 const HEALTH_TICK: Duration = Duration::from_millis(500);
 
-/// What routing needs to know of a prompt.
+/// The properties of a prompt that routing uses.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Prompt {
     /// Hashes of the prompt's prefixes, from `penstock_prefix::text_chain`.
@@ -78,8 +79,8 @@ pub(crate) struct Pool {
     pub(crate) expected: Expected,
 }
 
-/// Sums over routed requests: prompt tokens, and how many of them were estimated to be cached at
-/// the chosen replicas. Compared with the engines' counters of cache hits, they show how accurate
+/// Sums over routed requests: prompt tokens, and the part of them that was estimated to be cached
+/// at the chosen replicas. A comparison with the engines' counters of cache hits shows how accurate
 /// the estimates are.
 #[derive(Debug, Default)]
 pub(crate) struct Expected {
@@ -103,17 +104,17 @@ impl Expected {
 #[derive(Debug, Default)]
 struct Index {
     prefixes: PrefixIndex,
-    /// Replicas in the index, each with the number of its restarts.
+    /// Replicas in the index, each with its number of restarts.
     replicas: Vec<(ReplicaId, u32)>,
 }
 
-/// Estimates of what the replicas' caches hold, by position in the view.
+/// Estimated contents of the replicas' caches, by position in the view.
 #[derive(Debug, Default)]
 struct PrefixEstimate {
     /// Number of the prompt's tokens that each replica has cached.
     cached: Vec<f32>,
     caches: Vec<CacheState>,
-    /// The first hash of the prompt's chain that no replica has.
+    /// The first hash of the prompt's chain that no replica has cached.
     unknown: Option<u64>,
 }
 
@@ -123,7 +124,7 @@ fn capacity(view: &View, place: usize, unit_tokens: f32) -> f32 {
     (tokens / unit_tokens).max(1.0)
 }
 
-/// A replica picked for a request, with the reservation there.
+/// A replica picked for a request, with its reservation.
 #[derive(Debug)]
 pub(crate) struct Routed {
     pub(crate) choice: Arc<Choice>,
@@ -154,13 +155,13 @@ impl Routed {
 #[derive(Debug)]
 pub(crate) struct RoutingTrace {
     pub(crate) view: View,
-    /// Tokens of the prompt, and how many of them each replica is estimated to have cached, by
-    /// position in the view; missing entries are 0.
+    /// Tokens of the prompt; and for each replica, by position in the view, how many of them are
+    /// estimated to be cached. Missing entries are 0.
     pub(crate) prompt_tokens: f32,
     pub(crate) cached: Vec<f32>,
     pub(crate) caches: Vec<CacheState>,
-    /// The cached tokens of the prompt that each replica has published; empty if the pool follows
-    /// no KV events.
+    /// Per replica, the cached tokens of the prompt according to its KV events; empty if the pool
+    /// does not follow KV events.
     pub(crate) held: Vec<Option<Held>>,
     /// Number of tokens that one hash of the prompt's chain covers.
     unit_tokens: f32,
@@ -291,7 +292,7 @@ impl Pool {
         }
     }
 
-    /// Estimates what the replicas' caches hold, from the requests that this gateway has sent.
+    /// Estimates the contents of the replicas' caches from the requests that this gateway has sent.
     fn believed(&self, view: &View, prompt: &Prompt, unit_tokens: f32) -> PrefixEstimate {
         if prompt.chain.is_empty() || !self.profile.load().needs_prefixes() {
             return PrefixEstimate::default();
@@ -384,8 +385,8 @@ impl Pool {
         }
         let mean = f32::from_bits(self.bytes_per_token.load(Ordering::Relaxed));
         let seen = (bytes as f32 / tokens as f32).clamp(0.5, 32.0);
-        // early samples weigh more, because the initial estimate may be off by more than a factor
-        // of 2
+        // early samples weigh more, because the initial estimate may be wrong by more than a
+        // factor of 2
         let before = self.learned.fetch_add(1, Ordering::Relaxed);
         let weight = (1.0 / (before + 1) as f32).max(MEAN_WEIGHT);
         let mean = mean + weight * (seen - mean);
@@ -401,8 +402,8 @@ impl Pool {
         conditions.any(|condition| condition.takes_beside(one_takes))
     }
 
-    /// Whether a replica lists `model`; `None`: no replica lists it, but the models of at least one
-    /// are unknown.
+    /// Whether a replica lists `model`. `None`: no replica lists it, but at least one replica's
+    /// models are unknown.
     pub(crate) fn serves(&self, model: &str) -> Option<bool> {
         let view = self.fleet.view();
         let lists = |place: usize| Some(view.models(place)?.iter().any(|one| **one == *model));
@@ -427,8 +428,8 @@ pub(crate) fn profile(config: &PoolConfig) -> Result<Profile, StartError> {
     })
 }
 
-/// Replicas that serve `model`: those that list it; if there are none, those whose models are
-/// unknown. `None` means all replicas, as for requests without a model.
+/// Replicas that serve `model`: those that list it, or, if there are none, those whose models are
+/// unknown. `None` means all replicas, for example for requests without a model.
 fn serving(view: &View, model: &str) -> Option<Vec<ReplicaId>> {
     if model.is_empty() {
         return None;

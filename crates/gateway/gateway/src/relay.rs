@@ -1,9 +1,9 @@
 //! Relays the body of a response from the replica to the client.
 //!
-//! Back-pressure is end to end: a client that does not read stops the replica's stream. Chunks that
+//! Backpressure is end to end: if the client does not read, the replica's stream stops. Chunks that
 //! are available at the same time are joined. A stream is forwarded in whole events, each of which
-//! passes a list of filters ([`ResponseBody::filters`]). If a stream with resume markers breaks
-//! off, another replica resumes it.
+//! passes through a list of filters ([`ResponseBody::filters`]). If a stream with resume markers
+//! breaks off, another replica resumes it.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -39,9 +39,9 @@ pub(crate) struct ResponseBody {
     source: Source,
     trip: Arc<RequestContext>,
     observer: ResponseObserver,
-    /// Splits a stream into events, until the stream breaks off for good.
+    /// Splits a stream into events. Used until the stream breaks off without a failover.
     reader: EventReader,
-    /// The events of one chunk on their way through the filters; empty between chunks.
+    /// The events of one chunk while the filters process them; empty between chunks.
     events: Vec<Event>,
     ending: EndDetector,
     failover: Option<Failover>,
@@ -52,7 +52,7 @@ pub(crate) struct ResponseBody {
     _place: Place,
 }
 
-/// Where the next bytes come from.
+/// Source of the next bytes.
 enum Source {
     Replica(Gathered<Incoming>),
     /// The search for another replica, which yields no bytes.
@@ -113,14 +113,14 @@ impl ResponseBody {
         self.observer.end(outcome);
     }
 
-    /// The filters that a body passes, in this order.
+    /// The filters that process a body, in this order.
     fn filters(&mut self) -> impl Iterator<Item = &mut dyn BodyFilter> {
         let filters: [Option<&mut dyn BodyFilter>; 4] = [
-            // detects the end of the response in the events as the replica sent them
+            // detects the end of the response; must get the events as the replica sent them
             Some(&mut self.ending),
-            // removes resume markers; holds events back or rewrites them
+            // removes resume markers; holds back or rewrites events
             self.failover.as_mut().map(|one| one as &mut dyn BodyFilter),
-            // copies what the client gets, but with the model's name at the replica
+            // copies the client's response, but with the model's name at the replica
             self.mirror.as_mut().map(|one| one as &mut dyn BodyFilter),
             // measures the output rate and charges for it; replaces the model's name by the
             // client's
@@ -219,7 +219,7 @@ impl ResponseBody {
         )))
     }
 
-    /// Handles the end of the bytes from the replica. Returns `None` if a failover has started.
+    /// Handles the end of the replica's bytes. Returns `None` if a failover has started.
     fn ended(&mut self) -> Option<Polled> {
         let out = match self.observer.is_stream() {
             true => match self.last_events() {
@@ -235,7 +235,7 @@ impl ResponseBody {
     /// The last bytes of a stream, if it is complete.
     ///
     /// # Errors
-    /// Why the stream is incomplete.
+    /// The reason why the stream is incomplete.
     fn last_events(&mut self) -> Result<Bytes, &'static str> {
         let rest = Event::new(self.reader.rest());
         let rest = Some(rest).filter(|rest| self.ending.is_event(rest));
@@ -324,7 +324,7 @@ impl Body for ResponseBody {
         Poll::Ready(None)
     }
 
-    /// True also at the end of a body of known length: such a body is not polled again.
+    /// Also true at the end of a body of known length, because such a body is not polled again.
     fn is_end_stream(&self) -> bool {
         self.observer.has_ended() || (self.goes_straight() && self.source.is_end())
     }

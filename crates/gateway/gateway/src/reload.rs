@@ -1,7 +1,8 @@
 //! Reload of the configuration of a running gateway: pools, profiles, rules and objectives.
 //!
-//! A reload is atomic: everything is checked before anything is applied, so that an invalid file
-//! has no effect. A request stays in its pool. Replicas that remain in a pool keep their state:
+//! A reload is atomic: the whole configuration is checked before any part is applied, so an invalid
+//! file has no effect. A request stays in its pool. Replicas that remain in a pool keep their
+//! state:
 //! cached prefixes, throughput, circuit breaker.
 
 use std::path::PathBuf;
@@ -26,11 +27,11 @@ use crate::pool::{Pool, profile};
 
 /// Members of the configuration that a reload can change.
 const LIVE: [&str; 5] = ["pools", "models", "objectives", "watched", "warnings"];
-/// How long to wait for the first health checks of new pools. Until then, the old rules stay in
-/// force.
+/// Time-out for the first health checks of new pools. Until the checks are done, the old rules stay
+/// in force.
 const READY_PATIENCE: Duration = Duration::from_secs(3);
 
-/// Delay from a change of the cluster's resources to the reload: they change in groups.
+/// Delay from a change of the cluster's resources to the reload. Groups changes that come together.
 const GROUPED: Duration = Duration::from_millis(100);
 
 /// Regenerates the configuration as JSON from its files and from the cluster's resources (the
@@ -175,7 +176,7 @@ pub(crate) struct Reloader {
 #[derive(Default)]
 struct Watch {
     files: Vec<PathBuf>,
-    /// Keeps the thread alive that watches the files.
+    /// Handle of the thread that watches the files; the thread lives as long as the handle.
     _thread: Option<Arc<Reloaded<()>>>,
 }
 
@@ -195,7 +196,7 @@ impl Drop for Followed {
 
 impl Reloader {
     /// Starts the reloader on the current tokio runtime; a drop stops it. The gateway's rules must
-    /// already include those of `kinds`.
+    /// already include the rules from `kinds`.
     ///
     /// # Errors
     /// A file has become invalid since it was read.
@@ -230,8 +231,9 @@ impl Reloader {
         let weak: Weak<Self> = Arc::downgrade(self);
         let first = std::sync::atomic::AtomicBool::new(true);
         let read = move || match weak.upgrade() {
-            // The first call comes at the start of the watch, when the configuration has just been
-            // read.
+            // The first call happens when the watch starts, and the configuration has just been
+            // read
+            // then.
             _ if first.swap(false, std::sync::atomic::Ordering::Relaxed) => Ok(()),
             Some(reloader) => reloader.reload(),
             None => Ok(()),

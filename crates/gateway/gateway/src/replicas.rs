@@ -1,4 +1,5 @@
-//! `GET /replicas`: the replicas of all pools, and the last picks (docs/gateway-reference.md).
+//! `GET /replicas`: the replicas of all pools, and the most recent picks
+//! (docs/gateway-reference.md).
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -110,7 +111,7 @@ fn unix(at: SystemTime) -> f64 {
     rounded(since.as_secs_f64())
 }
 
-/// To milliseconds, or thousandths.
+/// Rounds to three decimal places.
 fn rounded(number: f64) -> f64 {
     (number * 1e3).round() / 1e3
 }

@@ -1,9 +1,10 @@
-//! Resume markers (comments in a replica's stream, from which another replica can resume it):
-//! collected and removed as the stream passes. They are written in
+//! Resume markers: comments in a replica's stream, from which another replica can resume the
+//! stream. They are collected and removed while the stream is relayed. The server writes them in
 //! `crates/server/server/src/marks.rs`.
 //!
 //! An event is released to the client when the marker after it has arrived, because another replica
-//! can then resume behind it. Events after the last marker are held back: either they end the
+//! can then resume behind the event. Events after the last marker are held back: either they end
+//! the
 //! response, or another replica computes them again.
 
 use axum::body::Bytes;
@@ -13,7 +14,7 @@ use penstock_api_types::{FAILED_MARK, MARK};
 use crate::filter::joined;
 
 /// Maximum sizes in bytes of the markers (some 40,000 tokens) and of the events held back. If one
-/// is exceeded, events pass without being held back and the stream cannot be resumed.
+/// of them is exceeded, events are forwarded at once and the stream cannot be resumed.
 const MOST_MARKS: usize = 256 << 10;
 const MOST_HELD: usize = 4 << 20;
 
@@ -25,14 +26,14 @@ pub(crate) struct Marked {
     held_bytes: usize,
     /// The markers so far, separated by commas.
     marks: Vec<u8>,
-    /// Whether events pass without being held back, so that the stream cannot be resumed.
+    /// Whether events are forwarded at once, in which case the stream cannot be resumed.
     flows: bool,
     /// Whether the replica has reported that it cannot continue.
     failed: bool,
 }
 
 impl Marked {
-    /// For a stream that cannot be resumed: markers are removed, nothing is held back.
+    /// For a stream that cannot be resumed: removes markers, holds nothing back.
     pub(crate) fn flowing() -> Self {
         Self {
             flows: true,
@@ -40,11 +41,12 @@ impl Marked {
         }
     }
 
-    /// Processes an event from the replica; appends the events that the client may get to `out`.
+    /// Processes an event from the replica. Appends to `out` the events that may now be sent to the
+    /// client.
     pub(crate) fn pass(&mut self, event: Event, out: &mut Vec<Event>) {
         let mark = event.bytes().strip_prefix(MARK);
         match mark.map(<[u8]>::trim_ascii_end) {
-            // the next event is an error, which the client gets if no other replica resumes
+            // the next event is an error, which is sent to the client if no other replica resumes
             Some(FAILED_MARK) => self.failed = !self.flows,
             Some(mark) => {
                 self.note(mark);
@@ -85,9 +87,9 @@ impl Marked {
         std::mem::take(&mut self.held)
     }
 
-    /// The members of the array `resume` for another replica, or `None` if the response cannot be
-    /// resumed; and the last bytes for the client, should failover fail. Events held back are
-    /// dropped, because the other replica computes them again.
+    /// Handles a broken stream. Returns the members of the array `resume` for another replica, or
+    /// `None` if the response cannot be resumed; and the last bytes for the client if the failover
+    /// fails. Drops the events held back, because the other replica computes them again.
     pub(crate) fn broken(&mut self) -> (Option<Vec<u8>>, Bytes) {
         let last = self.rest();
         let last = match std::mem::take(&mut self.failed) {

@@ -20,7 +20,7 @@ use crate::replicas::replicas;
 /// All other endpoints of replicas, such as audio, images, files and batches.
 const REST: &str = "/v1/{*path}";
 
-/// A router of all endpoints. They are served a second time below the configured root path.
+/// A router of all endpoints. The endpoints are also served below the configured root path.
 pub(crate) fn router(gateway: Arc<Gateway>) -> Router {
     let root = gateway.config.root_path.clone();
     let router = endpoints(gateway.clone(), "/");
@@ -30,7 +30,7 @@ pub(crate) fn router(gateway: Arc<Gateway>) -> Router {
     }
 }
 
-/// The endpoints below `root`, which the router is nested at.
+/// The endpoints below `root`, the path at which this router is nested.
 fn endpoints(gateway: Arc<Gateway>, root: &str) -> Router {
     let root: Arc<str> = root.into();
     let index = async move |gateway: State<Arc<Gateway>>, headers: HeaderMap| {

@@ -13,7 +13,7 @@ use crate::serving::Serving;
 
 /// Maximum number of threads for blocking work, such as name resolution and file reads.
 const BLOCKING_THREADS: usize = 16;
-/// How long a start waits for the first health checks of the replicas.
+/// Time-out at start-up for the first health checks of the replicas.
 const READY_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Serves until SIGTERM, SIGINT or SIGHUP, then drains. Returns the exit code: 0 after a drain, 1
@@ -58,8 +58,8 @@ async fn live(config: Config, reread: Option<Reread>) -> Result<i32, StartError>
     Ok(wind_down(open, &mut signals, async |hurry| serving.drain(hurry).await).await)
 }
 
-/// The configuration with the rules from the cluster's resources, so that they apply from the first
-/// request on.
+/// Adds the rules from the cluster's resources to the configuration, so that they apply to the
+/// first request already.
 async fn with_kinds(config: Config, kinds: &Kinds, reread: &Reread) -> Config {
     if kinds.is_empty() {
         return config;

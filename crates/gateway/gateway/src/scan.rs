@@ -1,7 +1,7 @@
 //! Locates the fields of a request body that routing needs, without parsing the rest.
 //!
 //! Strings are skipped with `memchr`, nested values by counting brackets: a prompt of 400 KB takes
-//! some 50 us. The body is forwarded unchanged, so the replica reports errors inside of the values.
+//! some 50 us. The body is forwarded unchanged, so errors inside of values are left to the replica.
 //! Duplicate members are rejected here, because a replica might use the other one.
 
 use std::ops::Range;
@@ -190,7 +190,7 @@ impl Fields {
         found.map(|range| &body[range.clone()])
     }
 
-    /// Number of choices in the response to a request to `path`: `n` for each prompt.
+    /// Number of choices in the response to a request to `path`: `n` times the number of prompts.
     pub(crate) fn choices(&self, path: &str, body: &[u8]) -> u64 {
         let each = number(body, &self.choices).unwrap_or(1).max(1);
         each.saturating_mul(self.prompts(path, body))
@@ -208,7 +208,7 @@ impl Fields {
         }
     }
 
-    /// Whether the request is for an event stream.
+    /// Whether the request asks for an event stream.
     pub(crate) fn is_stream(&self, body: &[u8]) -> bool {
         let value = self.stream.clone().map(|range| &body[range]);
         value == Some(b"true")
@@ -247,7 +247,8 @@ fn text(body: &[u8], range: &Range<usize>) -> Option<String> {
     serde_json::from_slice(&body[range.clone()]).ok()
 }
 
-/// The unsigned integer at `range`. Some encoders write 2.0, and some servers accept "2".
+/// The unsigned integer at `range`. Accepts 2.0, which some encoders write, and "2", which some
+/// servers accept.
 fn number(body: &[u8], range: &Option<Range<usize>>) -> Option<u64> {
     let value: Value = serde_json::from_slice(&body[range.clone()?]).ok()?;
     let whole = |number: &f64| *number >= 0.0 && number.fract() == 0.0;

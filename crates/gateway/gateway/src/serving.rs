@@ -13,7 +13,7 @@ use crate::routes::router;
 
 /// Interval at which a drain checks whether requests are in flight.
 const DRAIN_TICK: Duration = Duration::from_millis(20);
-/// How long connections may take to flush their last bytes.
+/// Time-out for connections to flush their last bytes.
 const CONNECTION_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A gateway that listens on its address.
@@ -28,10 +28,10 @@ pub struct Serving {
     picker: Option<Connections>,
 }
 
-/// Number of HTTP/2 streams that a connection may have beyond the requests in flight: for refusals
-/// and health checks.
+/// Number of HTTP/2 streams that a connection may have in addition to the requests in flight: for
+/// refusals and health checks.
 const MORE_STREAMS: u32 = 1000;
-/// Maximum size of an Envoy message in bytes, besides the body in it.
+/// Maximum size of an Envoy message in bytes, excluding the request body that it carries.
 const MESSAGE: usize = 1 << 20;
 
 impl Serving {
@@ -91,7 +91,7 @@ impl Serving {
     }
 }
 
-/// Serves the endpoint picker on a listener. Envoy's connection carries one stream for each open
+/// Serves the endpoint picker on a listener. A connection from Envoy carries one stream per open
 /// request.
 fn pick_for_envoy(listener: Listener, gateway: &Arc<Gateway>) -> Connections {
     let config = &gateway.config;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep};
 
 const TICK: Duration = Duration::from_secs(1);
-/// Number of silent ticks of an unhealthy replica until its response is given up: few (`SHORT`) if
-/// another replica can resume it, many (`LONG`) if it would be lost.
+/// Number of ticks without data from an unhealthy replica after which its response is abandoned:
+/// few (`SHORT`) if another replica can resume the response, many (`LONG`) if it would be lost.
 const SHORT: u32 = 1;
 const LONG: u32 = 10;
 

@@ -1,11 +1,11 @@
-//! The signal that ends all streams that outlast the drain.
+//! The signal that ends streams that are still open after the drain.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use tokio::sync::watch;
 
-/// Sends the signal at most once; a drop does not send it.
+/// Sends the signal at most once. A drop does not send it.
 #[derive(Debug)]
 pub(crate) struct ShutdownSignal(watch::Sender<bool>);
 

@@ -1,8 +1,9 @@
 //! Failover by text, for streams without resume markers, from servers other than Penstock.
 //!
-//! The request goes to the next replica with the text so far appended to its prompt. The events of
-//! that replica are rewritten so that they continue the first stream: same id, time and model, no
-//! second role, and the usage of both replicas. How the text was cut into tokens is unknown, so the
+//! The next replica gets the request with the text so far appended to the prompt. That replica's
+//! events are rewritten so that they continue the first stream: same id, time and model, no second
+//! role, and the usage of both replicas. The token boundaries of the text so far are unknown, so
+//! the
 //! result is not exact (docs/gateway-reference.md).
 
 use axum::body::Bytes;
@@ -14,11 +15,11 @@ use crate::events::{data, values};
 const CHATS: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
 const DONE: &[u8] = b"[DONE]";
-/// Maximum length in bytes of the text that is kept; it exceeds any context.
+/// Maximum length in bytes of the text that is kept; longer than any model's context.
 const MOST_TEXT: usize = 4 << 20;
 /// Members that must be equal in all events of one response.
 const SAME: [&str; 3] = ["id", "created", "model"];
-/// Members of a request whose response cannot be resumed from its text.
+/// Members of a request that exclude resumption from the text.
 const UNFIT: [&str; 21] = [
     "tools",
     "functions",
@@ -43,7 +44,7 @@ const UNFIT: [&str; 21] = [
     "resume",
 ];
 
-/// What is known of one response's stream, from one or several replicas.
+/// State of one response's stream, from one or several replicas.
 #[derive(Debug)]
 pub(crate) struct Continued {
     is_chat: bool,
@@ -51,12 +52,12 @@ pub(crate) struct Continued {
     /// Number of tokens in `text`: from `usage` if events have it, else the number of events with
     /// text.
     tokens: u64,
-    /// How many of these tokens came from earlier replicas.
+    /// Number of these tokens that came from earlier replicas.
     before: u64,
     prompt_tokens: Option<u64>,
     /// The members [`SAME`] of the first event.
     same: Map<String, Value>,
-    /// Whether the client has got the role.
+    /// Whether the client has received the role.
     has_role: bool,
     /// Whether events are rewritten, because another replica has taken over.
     is_rewritten: bool,
@@ -132,7 +133,7 @@ impl Continued {
     }
 
     /// Handles a broken stream. Returns the body for another replica, or `None` if the response
-    /// cannot be resumed; and the last bytes for the client, should failover fail.
+    /// cannot be resumed; and the last bytes for the client if the failover fails.
     pub(crate) fn broken(&mut self, body: &[u8]) -> (Option<Bytes>, Bytes) {
         let words = self.last_words.take().unwrap_or_default();
         if self.has_finished() {
@@ -159,8 +160,8 @@ impl Continued {
         self.before = self.tokens;
     }
 
-    /// Notes the content of an event. Returns the event that continues the first stream, if events
-    /// are rewritten and this one has something new.
+    /// Records the content of an event. Returns the event that continues the first stream, if
+    /// events are rewritten and this one has new content.
     fn rewritten(&mut self, mut value: Map<String, Value>) -> Option<Event> {
         if self.same.is_empty() {
             let members = SAME
@@ -181,8 +182,8 @@ impl Continued {
         Some(Event::new(format!("data: {}\n\n", Value::Object(value))))
     }
 
-    /// Notes the content of an event's choices. Returns whether the client gets something new from
-    /// them.
+    /// Records the content of an event's choices. Returns whether the choices have new content for
+    /// the client.
     fn note_choices(&mut self, value: &mut Map<String, Value>) -> bool {
         let mut said = false;
         let choices = value.get_mut("choices").and_then(Value::as_array_mut);
@@ -212,7 +213,7 @@ impl Continued {
         said || self.is_unfit
     }
 
-    /// Removes a role that the client already has. Returns whether the delta has the first one.
+    /// Removes a role that the client already has. Returns whether the delta has the first role.
     fn note_role(&mut self, delta: &mut Value) -> bool {
         let Some(delta) = delta.as_object_mut() else {
             return false;
@@ -265,14 +266,16 @@ impl Continued {
         let unfit = |name: &&str| request.get(*name).is_some_and(demands);
         let prompt = match self.is_chat {
             true => request.get("messages")?.is_array() && !is_false(&request),
-            // without a maximum, a server's default applies, which differs between servers
+            // without `max_tokens`, the server's default applies, and servers have different
+            // defaults
             false => request.get("prompt")?.is_string() && request.get("max_tokens")?.is_u64(),
         };
         let fits = prompt && one("n") && one("best_of") && !UNFIT.iter().any(unfit);
         (fits && !self.is_unfit).then_some(request)
     }
 
-    /// Subtracts the tokens so far from the request's token limits; false if no tokens are left.
+    /// Subtracts the tokens generated so far from the request's token limits; false if no tokens
+    /// are left.
     fn shorten(&self, request: &mut Map<String, Value>) -> bool {
         for name in ["max_tokens", "max_completion_tokens", "min_tokens"] {
             let Some(bound) = request.get_mut(name) else {
@@ -346,7 +349,7 @@ fn says(value: &Value) -> bool {
     }
 }
 
-/// Whether a member of a request asks for something beyond the default.
+/// Whether a member of a request differs from the default.
 fn demands(value: &Value) -> bool {
     match value {
         Value::Bool(asked) => *asked,

@@ -28,7 +28,7 @@ impl Usage {
         self.cached_tokens = details.or(read).or(self.cached_tokens);
         let prompt = count(&usage, &["prompt_tokens", "input_tokens"]);
         let prompt = prompt.map(|prompt| prompt.saturating_add(cached));
-        // rerankers report the total alone
+        // rerankers report only the total
         let rest =
             || Some(count(&usage, &["total_tokens"])?.saturating_sub(completion.unwrap_or(0)));
         self.prompt_tokens = prompt.or_else(rest).or(self.prompt_tokens);
@@ -37,7 +37,7 @@ impl Usage {
     }
 }
 
-/// The first of these members that is a number. Some encoders write 6.0 for 6.
+/// The first of these members that is a number. Accepts 6.0, which some encoders write for 6.
 fn count(usage: &Value, names: &[&str]) -> Option<u32> {
     let count = names.iter().find_map(|name| usage.get(name)?.as_f64())?;
     (count >= 0.0).then_some(count as u32)

@@ -19,7 +19,7 @@ use crate::event::refused;
 use crate::plugin::CredentialCache;
 
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
-/// How long [`Api::request`] may take; the wait for credentials does not count.
+/// Time-out of [`Api::request`], excluding the wait for credentials.
 const REQUEST_PATIENCE: Duration = Duration::from_secs(60);
 /// Maximum size in bytes of a response body, such as a page of a list, and of the body of an error.
 const BODY_BYTES: usize = 256 << 20;
@@ -43,9 +43,9 @@ impl Api {
         }
     }
 
-    /// Sends a request, which must be idempotent. Returns the status, which may be that of an
-    /// error, and the body. `target` is path and query below the server's base path, such as
-    /// `/api/v1/pods?limit=5`.
+    /// Sends a request, which must be idempotent because it may be retried. Returns the status,
+    /// which may be that of an error, and the body. `target` is path and query below the server's
+    /// base path, such as `/api/v1/pods?limit=5`.
     ///
     /// # Errors
     /// [`ApiError::Credentials`]; [`ApiError::Unreachable`] if there is no complete response in 60

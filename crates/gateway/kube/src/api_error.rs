@@ -20,7 +20,7 @@ pub enum ApiError {
 }
 
 impl ApiError {
-    /// Whether the last resource version can no longer be watched from, so that a new list is
+    /// Whether the watch cannot continue from the last resource version, so that a new list is
     /// needed.
     pub(crate) fn needs_list(&self) -> bool {
         match self {
@@ -36,7 +36,7 @@ impl ApiError {
         matches!(self, Self::Refused { status: 404, .. })
     }
 
-    /// Whether the error is normal in the life of a watch, so that it is not logged.
+    /// Whether the error occurs in normal operation of a watch, so that it is not logged.
     pub(crate) fn is_usual(&self) -> bool {
         let gone = matches!(self, Self::Refused { status: 410, .. });
         gone || matches!(self, Self::Cut(_)) || self.is_unknown_kind()

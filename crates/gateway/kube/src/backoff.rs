@@ -1,5 +1,6 @@
-//! Exponential backoff with a maximum and jitter, so that gateways that lost the same server do not
-//! retry at the same time.
+//! Exponential backoff with a maximum and jitter. The jitter keeps gateways that lost the same
+//! server
+//! from retrying at the same time.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -25,7 +26,7 @@ impl Backoff {
         self.next = self.first;
     }
 
-    /// The next pause: random between half of the current maximum and all of it. That maximum
+    /// The next pause: random between half of the current maximum and the maximum. The maximum
     /// doubles with each call.
     pub(crate) fn pause(&mut self) -> Duration {
         let bound = self.next;
@@ -33,7 +34,7 @@ impl Backoff {
         bound.mul_f64(0.5 + 0.5 * chance())
     }
 
-    /// The longest pause, of which jitter takes off up to half.
+    /// The longest possible pause; jitter subtracts up to half of it.
     pub(crate) fn long_pause(&self) -> Duration {
         self.most.mul_f64(0.5 + 0.5 * chance())
     }

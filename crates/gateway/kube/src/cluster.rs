@@ -10,7 +10,7 @@ use serde::Deserialize;
 use crate::credentials::Credentials;
 use crate::plugin::Plugin;
 
-/// A secret or a certificate. A file is read anew for each request, so that a rotated token takes
+/// A secret or a certificate. Files are read again for each request, so that a rotated token takes
 /// effect.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]

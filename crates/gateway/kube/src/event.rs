@@ -46,7 +46,7 @@ pub(crate) enum Event<'a> {
     /// Added or modified: the new state of the object.
     Is(&'a RawValue),
     Deleted(&'a RawValue),
-    /// An object with nothing but a newer resource version, from which a watch can continue.
+    /// An object with only a newer resource version, from which a watch can continue.
     Bookmark(&'a RawValue),
 }
 

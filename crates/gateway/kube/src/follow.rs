@@ -39,7 +39,7 @@ pub struct Timing {
     pub longest_pause: Duration,
     /// How long to wait for a page of a list, and for the response header of a watch.
     pub patience: Duration,
-    /// Lifetime of a watch that the server is asked for; jitter adds up to half of it.
+    /// Lifetime of a watch that is requested from the server; jitter adds up to half of it.
     pub watch: Duration,
 }
 
@@ -89,7 +89,7 @@ impl<T: DeserializeOwned + Clone + PartialEq> Follower<T> {
             }
             let mut pause = backoff.pause();
             if trouble.is_unknown_kind() {
-                // The kind has no objects, unless some were listed before.
+                // The kind counts as empty, unless objects were listed before.
                 if self.published.borrow().is_none() {
                     self.publish(Arc::default());
                 }

@@ -1,6 +1,8 @@
-//! Credential plugins: commands that print credentials, named by `exec` in kubeconfig files (kind
+//! Credential plugins: commands that print credentials, configured by `exec` in kubeconfig files
+//! (kind
 //! `ExecCredential` of client.authentication.k8s.io). A command runs again when its credentials
-//! expire or the server refuses them.
+//! expire
+//! or the server rejects them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,7 +17,7 @@ use tokio::sync::Mutex;
 
 use crate::credentials::Credentials;
 
-/// How long the command may run: plugins of cloud providers contact login servers.
+/// Time-out of the command. Long, because plugins of cloud providers contact login servers.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The command and its arguments.
@@ -59,8 +61,8 @@ struct Issue {
 }
 
 impl CredentialCache {
-    /// Adds the plugin's credentials to `credentials`, in place of those there. Runs the plugin if
-    /// the last ones have expired.
+    /// Replaces the credentials in `credentials` by those of the plugin. Runs the plugin if its
+    /// last ones have expired.
     ///
     /// # Errors
     /// Describes the problem and names the command.

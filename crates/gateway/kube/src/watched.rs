@@ -1,4 +1,4 @@
-//! Which objects to list and watch.
+//! Selection of the objects to list and watch.
 
 /// The objects of one kind in a namespace, optionally filtered.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::{Condition, Load, Picker, ReplicaId};
 
-/// A ranking of the candidates, best first, and the replicas that were filtered out. Its text is
-/// in `words.rs`.
+/// A ranking of the candidates, best first, and the replicas that were filtered out. `words.rs`
+/// renders it as text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
     /// Never empty.
@@ -13,7 +13,7 @@ pub struct Decision {
     pub removed: Vec<Removed>,
     /// Prompt length in tokens, as routing estimated it.
     pub prompt_tokens: f32,
-    /// How the first one was picked from the totals.
+    /// The picker that ranked the candidates by their totals.
     pub picker: Picker,
 }
 
@@ -29,7 +29,7 @@ pub struct Ranked {
     /// Name, score and weight of each scorer of the profile.
     pub parts: Vec<(&'static str, f32, f32)>,
     pub load: Load,
-    /// Estimated number of the prompt's tokens that it has cached.
+    /// Estimated number of the prompt's tokens that the replica has cached.
     pub cached_tokens: f32,
 }
 
@@ -49,7 +49,7 @@ impl Decision {
     }
 }
 
-/// Why no replica can take a request.
+/// Reason why no replica can take a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Unroutable {
     #[error("there are no replicas")]

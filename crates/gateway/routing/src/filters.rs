@@ -1,8 +1,8 @@
-//! Filters, which decide which replicas are candidates for a request.
+//! Filters select the replicas that are candidates for a request.
 //!
-//! Three filters always apply: condition, replicas that already failed the request, and the
-//! request's subset. A profile's filters are preferences: one that would leave no candidate is
-//! skipped.
+//! Three filters always apply: the replica's condition, exclusion of replicas that already failed
+//! the request, and the request's subset. The filters of a profile are preferences: a filter that
+//! would leave no candidate is skipped.
 
 use serde::Deserialize;
 
@@ -21,7 +21,8 @@ pub enum Filter {
     WaitingBelow { limit: f32 },
     /// Keeps replicas whose share of KV blocks in use is below `limit`.
     KvBelow { limit: f32 },
-    /// Keeps replicas that have loaded the request's adapter; all if the request names none.
+    /// Keeps replicas that have loaded the request's adapter; keeps all if the request has no
+    /// adapter.
     AdapterLoaded,
     /// Keeps replicas with this label.
     Label { key: String, value: String },

@@ -1,7 +1,7 @@
-//! Home replica of a key, by rendezvous hashing (Thaler and Ravishankar, 1998): each prompt or
-//! session has one. When a replica joins or leaves, only the keys that gain or lose it as their
-//! home move. The home depends on the key and the replicas' addresses alone, so that independent
-//! gateways agree.
+//! Home replica of a prompt or session, by rendezvous hashing (Thaler and Ravishankar, 1998). When
+//! a
+//! replica joins or leaves, a key moves only if that replica becomes or was its home. The home
+//! depends only on the key and the replicas' addresses, so that independent gateways agree.
 
 use crate::request::mix;
 

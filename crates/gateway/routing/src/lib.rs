@@ -1,5 +1,5 @@
 //! Choice of a replica: [`pick`] takes a request and the replicas with their load, and returns a
-//! ranking with its reasons. Pure and synchronous: no clock, no randomness of its own, no IO, no
+//! ranking with its reasons. Pure and synchronous: no clock, no random number generator, no I/O, no
 //! HTTP. Used by the proxy and by Envoy's endpoint picker.
 //!
 //! ```text

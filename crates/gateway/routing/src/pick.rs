@@ -7,8 +7,9 @@ use crate::load::amount;
 use crate::scorers::Candidate;
 use crate::{Profile, Replica, Request};
 
-/// Share of a prompt's unknown tokens that is assumed to be cached at its home replica when all of
-/// the replicas' load comes from other gateways; it shrinks with their share. Tuned by replay.
+/// Share of a prompt's unknown tokens that is assumed to be cached at its home replica if all of
+/// the replicas' load comes from other gateways. Scaled down with the other gateways' share. Tuned
+/// by replay.
 const AT_HOME: f32 = 0.4;
 
 /// Ranks the replicas that can take `request`.
@@ -64,8 +65,8 @@ pub fn pick(
 }
 
 /// Replicas that are healthy, in the request's subset and not tried yet. Two fallbacks: if all
-/// healthy replicas of the subset are ejected, it returns the ejected ones; if all are warming and
-/// none accepts the request's ticket, it returns all of them.
+/// healthy replicas of the subset are ejected, returns the ejected ones; if all are in a slow start
+/// and none accepts the request's ticket, returns all of them.
 fn allowed<'a>(
     request: &Request<'_>,
     replicas: &'a [Replica],
@@ -136,8 +137,8 @@ fn take_out<'a>(
     });
 }
 
-/// Counts a share of the prompt's unknown tokens as cached at the home replica of the prompt,
-/// because another gateway may have sent an equal prompt there.
+/// Counts a share of the prompt's unknown tokens as cached at the prompt's home replica, because
+/// another gateway may have sent the same prompt to it.
 fn expect_at_home(request: &Request<'_>, candidates: &mut [Candidate<'_>]) {
     let Some(unknown) = request.unknown else {
         return;

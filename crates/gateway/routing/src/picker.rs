@@ -1,10 +1,10 @@
-//! Pickers, which turn the candidates' total scores into a ranking.
+//! Pickers turn the candidates' total scores into a ranking.
 
 use serde::Deserialize;
 
 use crate::request::{draw, mix};
 
-/// How the ranking follows from the totals.
+/// Rule that derives the ranking from the totals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Picker {
@@ -25,7 +25,7 @@ impl Picker {
         let lot = |place: usize| draw(ticket, place as u64);
         let key = |place: usize| match self {
             Self::MaxScore => totals[place],
-            // In logarithms, because the powers of A-Res underflow to 0 for small totals.
+            // Computed in logarithms: the powers of A-Res underflow to 0 for small totals.
             Self::WeightedRandom => lot(place).max(1e-9).ln() / totals[place].max(1e-9),
             Self::Random => 0.0,
             Self::RoundRobin => {

@@ -1,4 +1,4 @@
-//! Profiles: the filters, scorers and picker that decide for a pool of replicas.
+//! Profiles: the filters, scorers and picker that route the requests of a pool.
 
 use serde::Deserialize;
 
@@ -20,7 +20,7 @@ pub struct ProfileSpec {
     pub slo: SloSpec,
 }
 
-/// Default latency targets in milliseconds, for requests that state none.
+/// Default latency targets in milliseconds, for requests without targets.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SloSpec {
@@ -111,7 +111,8 @@ impl Profile {
         })
     }
 
-    /// Whether a scorer with a weight above 0 uses cached prefixes, which must then be looked up.
+    /// Whether any scorer with a weight above 0 uses cached prefixes, so that they must be looked
+    /// up.
     pub fn needs_prefixes(&self) -> bool {
         let mut used = self.scorers.iter().filter(|(_, weight)| *weight > 0.0);
         used.any(|(scorer, _)| scorer.needs_prefixes())

@@ -1,4 +1,4 @@
-//! What routing knows of a replica.
+//! State of a replica as used by routing.
 
 use std::sync::Arc;
 
@@ -11,18 +11,19 @@ pub struct ReplicaId(pub u32);
 pub enum Condition {
     #[default]
     Ready,
-    /// Slow start: it accepts this share (0 to 1) of the requests that it would win.
+    /// Slow start: the replica accepts this share (0 to 1) of the requests for which it ranks
+    /// first.
     Warming(f32),
-    /// It finishes the requests it has and takes no new ones.
+    /// The replica finishes its requests and accepts no new ones.
     Draining,
-    /// Its circuit breaker is open, or it was ejected as an outlier.
+    /// The circuit breaker is open, or the replica was ejected as an outlier.
     Ejected,
     /// Health checks fail.
     Unhealthy,
 }
 
 impl Condition {
-    /// Whether it takes requests without restriction or during its slow start.
+    /// Whether the replica accepts requests, without restriction or during its slow start.
     pub fn takes_requests(self) -> bool {
         matches!(self, Self::Ready | Self::Warming(_))
     }
@@ -38,7 +39,7 @@ impl Condition {
         }
     }
 
-    /// Whether it takes requests, given whether any eligible replica takes them (`others`). If none
+    /// Whether the replica accepts requests. `others`: whether any eligible replica does. If none
     /// does, ejected replicas are tried as a last resort: otherwise a request that makes replicas
     /// fail would block the pool for all clients.
     pub fn takes_beside(self, others: bool) -> bool {
@@ -71,11 +72,12 @@ impl Default for Pace {
 /// Number of cache tiers behind a replica's KV pool: RAM, disk, shared storage.
 pub const TIERS: usize = 3;
 /// Default value of a cached token in RAM, on disk or in shared storage, relative to 1 in the KV
-/// pool, for replicas that do not report load times: means of data sheet values for models on
+/// pool. Used for replicas that do not report load times. Means of data sheet values for models on
 /// accelerators (docs/internals/gateway-measured.md).
 const UNREPORTED: [f32; TIERS] = [0.9, 0.45, 0.2];
 
-/// A replica with its current load: its last report plus the requests that this gateway sent since.
+/// A replica with its current load: its last report plus the requests that this gateway has sent
+/// since.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Replica {
     pub id: ReplicaId,
@@ -84,11 +86,11 @@ pub struct Replica {
     pub condition: Condition,
     /// Number of requests that wait for their prefill.
     pub waiting: f32,
-    /// Number of requests that the engine computes.
+    /// Number of requests that the engine is computing.
     pub running: f32,
     /// Share of KV blocks in use, 0 to 1.
     pub kv_use: f32,
-    /// Prompt tokens that the replica computes before those of a new request.
+    /// Prompt tokens in the replica's queue, which it computes before those of a new request.
     pub backlog_tokens: f32,
     pub pace: Pace,
     /// Names of the loaded adapters.
@@ -101,8 +103,8 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// Value of a cached token in the KV pool and in each tier behind it: the share of its compute
-    /// time that is saved by loading it, 1 in the pool.
+    /// Value of a cached token in the KV pool and in each tier behind it: the share of the token's
+    /// compute time that is saved by loading it; 1 in the pool.
     pub fn worth(&self) -> [f32; 1 + TIERS] {
         let mut worth = [1.0; 1 + TIERS];
         let tiers = worth[1..].iter_mut().zip(self.load_s).zip(UNREPORTED);

@@ -1,4 +1,4 @@
-//! What routing knows of a request.
+//! A request as used by routing.
 
 use crate::ReplicaId;
 use crate::load::amount;
@@ -13,7 +13,8 @@ pub struct Request<'a> {
     pub cached_tokens: &'a [f32],
     /// State of each replica's prefix cache, in the same order; missing entries are empty caches.
     pub caches: &'a [CacheState],
-    /// The end of the prompt that no replica has cached; `None` if it is empty or has no key.
+    /// The end of the prompt, which no replica has cached; `None` if there is none or it has no
+    /// key.
     pub unknown: Option<Unknown>,
     /// Priority. Above 0: critical; below 0: sheddable.
     pub priority: i32,
@@ -27,7 +28,7 @@ pub struct Request<'a> {
     pub tried: &'a [ReplicaId],
     /// The only eligible replicas; `None`: all.
     pub subset: Option<&'a [ReplicaId]>,
-    /// Number that differs for each request: the seed of random choices and of round robin.
+    /// A number that is different for each request: the seed of random choices and of round robin.
     pub ticket: u64,
 }
 
@@ -57,14 +58,13 @@ pub struct CacheState {
     pub regret: f32,
 }
 
-/// Tokens that other prompts must recompute, expected for each token that enters a full cache.
-/// Because of this term, prompts spread over the replicas' caches before one is full. Tuned by
-/// replay.
+/// Expected number of tokens that other prompts must recompute, per token that enters a full cache.
+/// This term spreads prompts over the replicas' caches before one of them is full. Tuned by replay.
 const FILL: f32 = 0.5;
 
 impl CacheState {
-    /// Tokens that other prompts must recompute, expected for each token that this prompt adds to
-    /// the cache.
+    /// Expected number of tokens that other prompts must recompute, per token that this prompt adds
+    /// to the cache.
     pub(crate) fn pressure(self) -> f32 {
         let share = |value: f32| amount(value).min(1.0);
         share(self.regret) + FILL * share(self.fill)
@@ -74,7 +74,7 @@ impl CacheState {
 /// The end of a prompt, after the longest prefix that some replica is estimated to have cached.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Unknown {
-    /// Key of the first of these tokens, equal for equal prompts at all gateways.
+    /// Key of the first of these tokens. Equal prompts have equal keys at all gateways.
     pub key: u64,
     pub tokens: f32,
     /// Share of the replicas' requests that other gateways sent, 0 to 1.

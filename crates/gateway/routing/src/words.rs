@@ -1,4 +1,4 @@
-//! A decision in words, for operators: headers, logs, traces and pages show this text.
+//! Renders a decision as text, for operators: in headers, logs, traces and web pages.
 //!
 //! `10.0.0.1:8000: shortest queue (2 running, 0 waiting) of 3; 1 left out: unhealthy`
 
@@ -31,7 +31,7 @@ impl fmt::Display for Decision {
     }
 }
 
-/// Why the first replica was picked.
+/// Reason why the first replica was picked.
 fn reason(decision: &Decision) -> String {
     match decision.picker {
         _ if decision.ranked.len() == 1 && decision.removed.is_empty() => "the only replica".into(),
@@ -43,7 +43,7 @@ fn reason(decision: &Decision) -> String {
     }
 }
 
-/// The scorer in which the first replica leads all others, and leads the second most.
+/// The scorer in which the first replica leads all others with the largest margin over the second.
 fn best(ranked: &[Ranked]) -> String {
     let (first, second) = (&ranked[0], &ranked[1]);
     if first.total <= second.total {
@@ -65,7 +65,7 @@ fn best(ranked: &[Ranked]) -> String {
     }
 }
 
-/// What the highest score of a scorer means.
+/// The reason in words if this scorer decided: "shortest queue", for example.
 fn superlative(scorer: &str) -> &str {
     match scorer {
         "queue" => "shortest queue",

@@ -1,8 +1,9 @@
 //! Decodes batches of KV events in all formats that engines send.
 //!
-//! vLLM and SGLang long used arrays; newer versions of vLLM use maps, with fields added at the end
-//! (`medium`, `lora_name`, `extra_keys`, groups), and SGLang now has maps with a `cache_salt`. All
-//! formats are accepted; unknown fields and events are skipped.
+//! Older versions of vLLM and SGLang send arrays. Newer versions of vLLM send maps, with fields
+//! added
+//! at the end (`medium`, `lora_name`, `extra_keys`, groups); SGLang sends maps with a `cache_salt`.
+//! All formats are accepted; unknown fields and events are skipped.
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128_with_seed};
 
@@ -27,8 +28,8 @@ pub enum Medium {
 impl Medium {
     pub const ALL: [Self; 4] = [Self::Pool, Self::Ram, Self::Disk, Self::Shared];
 
-    /// The medium that an engine calls `name`; no name: the pool. vLLM's `STORAGE` is a disk if its
-    /// locality is `LOCAL`.
+    /// The medium for an engine's `name`; without a name, the KV pool. vLLM's `STORAGE` is a disk
+    /// if its locality is `LOCAL`.
     fn named(name: &[u8], locality: &[u8]) -> Self {
         let name = name.to_ascii_uppercase();
         let has = |part: &[u8]| name.windows(part.len()).any(|window| window == part);
@@ -48,17 +49,17 @@ pub struct Stored {
     pub hashes: Vec<BlockHash>,
     /// The preceding block; `None` at the start of a prompt.
     pub parent: Option<BlockHash>,
-    /// Tokens of all blocks; empty if an earlier event had them.
+    /// Tokens of all blocks; empty if an earlier event contained them.
     pub tokens: Vec<u32>,
     pub block_size: usize,
-    /// Name of the adapter; for engines without names, its number in brackets.
+    /// Name of the adapter. For engines that send a number instead, the number in brackets.
     pub adapter: Option<String>,
     pub medium: Medium,
-    /// Hash per block of the inputs other than tokens that its name depends on (cache salt, image);
-    /// 0: none. Missing entries are 0.
+    /// Per block, a hash of the inputs other than tokens (cache salt, image) that affect its name;
+    /// 0: no such inputs. Missing entries are 0.
     pub extra: Vec<u64>,
-    /// The layers of these blocks have sliding-window attention: the blocks alone are no complete
-    /// prefix.
+    /// The layers of these blocks have sliding-window attention, so the blocks alone do not form a
+    /// complete prefix.
     pub windowed: bool,
 }
 
@@ -242,10 +243,11 @@ fn tokens(fields: &Fields<'_>) -> Result<Vec<u32>, Malformed> {
     Ok(tokens)
 }
 
-/// Extra hash of each block. It leaves out the adapter's name, which engines repeat in these keys.
+/// Extra hash of each block. Excludes the adapter's name, which engines repeat in the extra keys.
 fn extra(fields: &Fields<'_>, adapter: Option<&[u8]>) -> Result<Vec<u64>, Malformed> {
     let Some(mut list) = fields.get(8, "extra_keys") else {
-        // format of SGLang; later blocks inherit the salt from their parent
+        // SGLang's format: only the first block has the salt, later blocks inherit it from their
+        // parent
         let begins = fields.get(2, "parent_block_hash").is_none();
         let salt = fields.text(usize::MAX, "cache_salt")?;
         return Ok(salt.filter(|_| begins).map(xxh3_64).into_iter().collect());

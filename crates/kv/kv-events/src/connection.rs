@@ -14,7 +14,7 @@ use crate::zmtp::{
     Frames, GREETING, MAX_MESSAGE, MAX_WISH, Traffic, check_greeting, greeting, pong, ready,
 };
 
-/// Time-out for connecting with the handshake, and for writes to a peer.
+/// Time-out for the connection including its handshake, and for writes to a peer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 impl From<Malformed> for Error {
@@ -30,7 +30,7 @@ pub(crate) struct Incoming {
     frames: Frames,
 }
 
-/// A connection; `writer` takes whole frames.
+/// A connection. `writer` accepts only complete frames.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) incoming: Incoming,

@@ -36,7 +36,8 @@ impl Endpoint {
         }
     }
 
-    /// Whether a publisher listens on it, by vLLM's rule; otherwise it connects.
+    /// Whether a publisher listens on this endpoint, by vLLM's rule; otherwise the publisher
+    /// connects.
     pub fn listens(&self) -> bool {
         self.host == "*" || self.host.contains("::")
     }

@@ -22,7 +22,7 @@ const REPLAY_PATIENCE: Duration = Duration::from_secs(5);
 /// Sequence number that marks the end of a replay.
 const END: u64 = u64::MAX;
 
-/// Where an engine publishes its events, and which of them to follow.
+/// An engine's event endpoints, and the topic to follow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Following {
     pub events: Endpoint,
@@ -75,7 +75,7 @@ struct Stream<'a, Tell> {
 }
 
 impl<Tell: FnMut(Update)> Stream<'_, Tell> {
-    /// Follows the events over one connection; returns why it ended.
+    /// Follows the events over one connection; returns the error that ended it.
     async fn run(&mut self) -> Error {
         match self.listen().await {
             Ok(never) => match never {},
@@ -89,7 +89,7 @@ impl<Tell: FnMut(Update)> Stream<'_, Tell> {
         connection.send(&message(&[&topic])).await?;
         (self.tell)(Update::Reset);
         (self.tell)(Update::Connected);
-        // batches published meanwhile are buffered by the connection
+        // the connection buffers batches that are published during the replay
         self.replay(0).await;
         loop {
             let frames = connection.message().await?;
@@ -108,7 +108,7 @@ impl<Tell: FnMut(Update)> Stream<'_, Tell> {
         }
     }
 
-    /// Requests the batches from `next` on, up to the received `number`.
+    /// Requests a replay of the missed batches, from `next` up to the received batch `number`.
     async fn fill(&mut self, next: u64, number: u64) {
         (self.tell)(Update::Gap);
         self.replay(next).await;
@@ -152,7 +152,7 @@ impl<Tell: FnMut(Update)> Stream<'_, Tell> {
         self.next = Some(number.saturating_add(1));
         (self.tell)(match Batch::decode(payload) {
             Ok(batch) => Update::Batch(number, batch),
-            // the changes in the malformed batch are lost
+            // the changes in the malformed batch are lost, so all earlier state is invalid
             Err(_) => Update::Reset,
         });
     }

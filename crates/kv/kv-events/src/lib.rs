@@ -7,8 +7,8 @@
 //!  engine -> Publisher -> PUB, ROUTER  ~~~~  SUB, DEALER -> follow -> Update
 //! ```
 //!
-//! `zmtp` implements ZMTP 3.0 as far as these four sockets need it: NULL over TCP. Received data is
-//! untrusted: every length is checked before use.
+//! `zmtp` implements the part of ZMTP 3.0 that these four sockets use: the NULL mechanism over TCP.
+//! Received data is untrusted: every length is checked before use.
 
 mod batch;
 mod chunks;

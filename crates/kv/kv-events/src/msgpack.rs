@@ -1,4 +1,4 @@
-//! Decodes MessagePack, as far as batches of KV events need it. Values are read in place.
+//! Decodes the subset of MessagePack that batches of KV events use. Values are read in place.
 
 /// Malformed input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -1,7 +1,8 @@
 //! Publishes batches of KV events: a PUB socket, and a ROUTER for replays.
 //!
-//! A single thread serves all subscribers. Publishing never blocks: batches that a slow subscriber
-//! does not consume are dropped for it, and it detects the gap by the numbers.
+//! A single thread serves all subscribers. Publishing never blocks: if a subscriber is slow,
+//! batches
+//! for it are dropped, and it detects the gap by the sequence numbers.
 
 use std::collections::VecDeque;
 use std::io;
@@ -28,7 +29,7 @@ const MAX_PEERS: usize = 256;
 /// Maximum total length of a subscriber's topics in bytes.
 const MAX_TOPICS: usize = 16 << 10;
 
-/// Where and how to publish.
+/// Endpoints and limits of a publisher.
 #[derive(Debug, Clone)]
 pub struct PublisherSettings {
     pub events: Endpoint,
@@ -53,7 +54,7 @@ pub enum PublishError {
     System(#[from] io::Error),
 }
 
-/// A publisher; a drop ends its thread.
+/// A publisher of KV events. Its thread ends when the value is dropped.
 #[derive(Debug)]
 pub struct Publisher {
     shared: Arc<Shared>,
@@ -98,7 +99,8 @@ impl Peer {
 }
 
 impl Publisher {
-    /// Listens immediately; to an endpoint without `*` it connects, with retries.
+    /// Starts the publisher. It listens if the endpoint has a `*`; otherwise it connects, with
+    /// retries.
     ///
     /// # Errors
     /// [`PublishError`]
@@ -266,7 +268,7 @@ async fn accept<Served: Future<Output = io::Result<()>> + Send + 'static>(
     }
 }
 
-/// Connects to a subscriber that listens, publishes to it, and connects again when that ends.
+/// Connects to a subscriber that listens and publishes to it. Reconnects after the connection ends.
 async fn reach(shared: Arc<Shared>, endpoint: Endpoint) {
     loop {
         if let Ok(stream) = TcpStream::connect(endpoint.to_connect()).await {

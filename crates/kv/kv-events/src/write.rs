@@ -2,7 +2,7 @@
 
 use crate::Medium;
 
-/// vLLM's name and locality of a medium. The pool is `GPU` also on a CPU.
+/// vLLM's name and locality of a medium. The KV pool is named `GPU` even on a CPU.
 fn words(medium: Medium) -> (&'static str, Option<&'static str>) {
     match medium {
         Medium::Pool => ("GPU", None),
@@ -39,8 +39,8 @@ struct Run {
 }
 
 impl BatchWriter {
-    /// Adds the block `hash` of `tokens` after `parent` to the pool. `salt` separates it from equal
-    /// tokens of other tenants.
+    /// Adds to the pool the block `hash` with these `tokens`, which follows the block `parent`.
+    /// `salt` distinguishes the block from blocks of other tenants with equal tokens.
     pub fn stored(&mut self, hash: u64, parent: Option<u64>, tokens: &[u32], salt: Option<&str>) {
         if let Some(Open::Stored(run)) = &mut self.open
             && run.hashes.last().copied() == parent
@@ -93,7 +93,8 @@ impl BatchWriter {
         self.events += 1;
     }
 
-    /// Returns the batch since the last call, at a Unix time in seconds; `None` if it is empty.
+    /// Returns the changes since the last call as a batch, dated `at` (Unix time in seconds);
+    /// `None` if there are none.
     pub fn finish(&mut self, at: f64) -> Option<Vec<u8>> {
         self.close();
         let count = std::mem::take(&mut self.events);
@@ -151,7 +152,7 @@ fn stored(out: &mut Vec<u8>, run: &Run) {
     }
 }
 
-/// vLLM's encoding: without tokens, since the pool's event already had them.
+/// Encodes copied blocks as vLLM does: without tokens, because the pool's event already had them.
 fn copied(out: &mut Vec<u8>, medium: Medium, hashes: Vec<u64>) {
     let (name, locality) = words(medium);
     array(out, if locality.is_some() { 13 } else { 7 });

@@ -13,7 +13,7 @@ use crate::msgpack::Malformed;
 pub(crate) const GREETING: usize = 64;
 /// Maximum size in bytes of a frame, and of a message's frames together.
 pub(crate) const MAX_MESSAGE: usize = 64 << 20;
-/// The maximum in place of `MAX_MESSAGE` for peers that only subscribe or request replays.
+/// Like `MAX_MESSAGE`, for peers that only subscribe or request replays.
 pub(crate) const MAX_WISH: usize = 4 << 10;
 const MAX_FRAMES: usize = 8;
 

@@ -1,5 +1,5 @@
-//! Format of a KV part (one KV head of one chunk): a 4096-byte header, then the payload, in files
-//! and remote values alike (docs/kv-format.md).
+//! Format of a KV part (one KV head of one chunk): a 4096-byte header, then the payload. Files and
+//! values in remote stores have the same format (docs/kv-format.md).
 //!
 //! ```text
 //! offset  bytes  (little endian)
@@ -18,7 +18,7 @@
 //!   4088      8  CRC-64/NVME of the 4088 bytes before
 //! ```
 //!
-//! The header fills a page, so that the payload of a file starts where direct I/O may start.
+//! The header fills a page, so that the payload starts at an offset suitable for direct I/O.
 
 use crc_fast::CrcAlgorithm;
 

@@ -4,12 +4,12 @@ pub(crate) use penstock_prefix::UNSALTED;
 pub use penstock_prefix::{Digest, Group, group};
 use serde::{Deserialize, Serialize};
 
-/// Everything besides the tokens that determines the bytes of a part; engines with equal identities
+/// Everything besides the tokens that determines the bytes of a part. Engines with equal identities
 /// share parts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreIdentity {
-    /// The engine's cache identity (weights, numerics, spec) as 64 hex digits. Adapter and salt are
-    /// in the digests.
+    /// The engine's cache identity (weights, numerics, spec) as 64 hex digits. Excludes adapter and
+    /// salt, which are part of the digests.
     pub cache: String,
     /// Number of decoder layers in the whole model.
     pub layers: usize,
@@ -45,8 +45,8 @@ pub struct PartKey {
     pub blocks: u16,
     /// KV head, counted over the whole model.
     pub head: u16,
-    /// First layer and the one after the last, counted over all KV groups (docs/kv-format.md); they
-    /// also identify the KV group.
+    /// First layer and end (exclusive), counted over all KV groups (docs/kv-format.md). The range
+    /// also identifies the KV group.
     pub layers: (u16, u16),
 }
 

@@ -1,9 +1,9 @@
 //! KV cache tiers behind the GPU pool: RAM, disk and remote stores.
 //!
-//! The engine decides the placement of blocks; the mover of each rank copies between its blocks of
-//! the KV pool and the tiers. A tier stores parts: one KV head of one chunk of a prefix, for the
-//! layers of one KV group and pipeline stage. The contents are thus independent of the number of
-//! ranks that share the heads.
+//! The engine decides the placement of blocks. On each rank a mover copies between the rank's part
+//! of the KV pool and the tiers. A tier stores parts: one KV head of one chunk of a prefix, for the
+//! layers of one KV group and pipeline stage. The contents of a tier thus do not depend on how many
+//! ranks share the heads.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

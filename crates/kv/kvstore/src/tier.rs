@@ -56,8 +56,8 @@ pub trait Tier: Send + Sync {
         Vec::new()
     }
 
-    /// Loads a part from a disk tier: `take` reads `bytes` bytes of payload from the open file,
-    /// starting at `disk::PAYLOAD_AT`, and returns their CRC-64/NVME.
+    /// Loads a part from a disk tier with the caller's own reader. `take` reads `bytes` bytes of
+    /// payload from the open file, starting at `disk::PAYLOAD_AT`, and returns their CRC-64/NVME.
     ///
     /// # Errors
     /// Same as for `load`. An error of `take` is `Failed`; a file that is too short, `Damaged`.

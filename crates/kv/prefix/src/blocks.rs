@@ -1,8 +1,8 @@
 //! Index of the token blocks that engines have published.
 //!
-//! Block names are engine-specific. What they have in common is a hash chain over tokens: each
-//! block gets a link, chained from its parent's link, and the tokens of a prompt give the same
-//! links ([`token_chain`]).
+//! Block names are engine-specific, so the index identifies a block by a hash chain over tokens
+//! instead. Each block gets a link, computed from its parent's link and its tokens. The links of a
+//! prompt are computed from the prompt's tokens in the same way ([`token_chain`]).
 //!
 //! ```text
 //!  stored(engine, names, parent's name, tokens) -> link of parent -> links -> holders by tier
@@ -15,7 +15,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Number of tiers that may hold a block. They are numbered by distance: 0 is the KV pool.
 pub const TIERS: usize = 4;
-/// The tier shared by engines: a block stored there by one is loadable by all.
+/// The tier shared by engines: a block that one engine stores there can be loaded by all.
 const SHARED: usize = TIERS - 1;
 /// Maximum number of blocks per engine; further blocks are ignored.
 const MOST_BLOCKS: usize = 1 << 22;
@@ -25,17 +25,17 @@ const MOST_EXPECTED: usize = 1 << 20;
 /// Consecutive blocks of one sequence.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Run<'a> {
-    /// The engine's names of the blocks.
+    /// Names that the engine uses for the blocks.
     pub names: &'a [u128],
     /// Name of the block before the first one.
     pub parent: Option<u128>,
-    /// Tokens of all blocks; empty for blocks stored before in another tier.
+    /// Tokens of all blocks; empty for blocks that were already stored in another tier.
     pub tokens: &'a [u32],
     pub block_size: usize,
     /// Root link, for a sequence without a parent.
     pub root: u64,
-    /// Hash per block of its inputs other than tokens, such as a cache salt or an image; 0: none.
-    /// Empty: no block has one.
+    /// Per block, a hash of its inputs other than tokens, such as a cache salt or an image; 0: no
+    /// such inputs. Empty: no block has any.
     pub extra: &'a [u64],
     /// Tier that stores the blocks, below [`TIERS`].
     pub tier: usize,
@@ -55,7 +55,7 @@ pub struct BlockIndex {
 struct Engine {
     names: HashMap<u128, Block>,
     block_size: usize,
-    /// The engine has stored blocks in the shared tier, and can thus load from it.
+    /// The engine has stored blocks in the shared tier, and can therefore load from it.
     shares: bool,
 }
 
@@ -72,13 +72,13 @@ struct Held {
     engine: u32,
     /// Number of the engine's blocks with this link, by tier.
     names: [u32; TIERS],
-    /// The link counts as held until this time, as the engine is expected to compute it; 0: it is
-    /// not.
+    /// Time until which the link counts as held, because the engine is expected to compute it; 0:
+    /// not expected.
     until: u64,
 }
 
 impl Held {
-    /// The nearest tier; an expected link counts as held in the pool.
+    /// The nearest tier that holds the link; an expected link counts as held in the KV pool.
     fn tier(&self, now: u64) -> Option<usize> {
         let stored = self.names.iter().position(|names| *names > 0);
         if stored != Some(0) && self.until > now {
@@ -93,8 +93,8 @@ impl Held {
 }
 
 impl BlockIndex {
-    /// Records that `engine` has stored blocks. Returns the number indexed: blocks after an unknown
-    /// parent are skipped.
+    /// Records that `engine` has stored blocks. Returns the number of indexed blocks: blocks after
+    /// an unknown parent are skipped.
     pub fn stored(&mut self, engine: u32, run: &Run<'_>) -> usize {
         let (held, links) = (self.engines.entry(engine).or_default(), &mut self.links);
         let tier = run.tier.min(TIERS - 1);
@@ -201,8 +201,8 @@ impl BlockIndex {
         }
     }
 
-    /// Length of the leading part of `chain` that each of `engines` has, split by nearest tier.
-    /// Blocks in the shared tier count for every engine that uses it.
+    /// For each of `engines`, the length of the leading part of `chain` that it holds, split by
+    /// nearest tier. Blocks in the shared tier count for every engine that uses this tier.
     pub fn matches(&self, chain: &[u64], engines: &[u32], now: u64) -> Vec<[usize; TIERS]> {
         let mut matched = vec![[0; TIERS]; engines.len()];
         let mut alive: Vec<usize> = (0..engines.len()).collect();
@@ -303,7 +303,7 @@ fn take(links: &mut Links, engine: u32, link: u64, tier: usize) {
     change(links, engine, link, |held| held.names[tier] -= 1);
 }
 
-/// Clears the expectation of a link if it ends at `until` or earlier.
+/// Clears the expectation of a link if it expires at `until` or earlier.
 fn unexpect(links: &mut Links, engine: u32, link: u64, until: u64) {
     change(links, engine, link, |held| {
         if held.until <= until {

@@ -1,12 +1,12 @@
-//! Ghost list: prefix links that their last holder evicted recently (as in ARC, Megiddo and Modha,
-//! 2003). A request for a ghost would have been a hit in a larger cache.
+//! Ghost list: prefix links that were evicted recently and are no longer held anywhere (as in ARC,
+//! Megiddo and Modha, 2003). A request for a ghost would have been a hit in a larger cache.
 
 use std::collections::{HashMap, VecDeque};
 
 use crate::keyed::Keyed;
 
-/// Evictions, newest last. Like the index's log, it is lazy: an entry is valid only while it
-/// is the latest of its link.
+/// Evictions, newest last. Entries are removed lazily: an entry is valid only while it is the
+/// latest one of its link.
 #[derive(Debug, Default)]
 pub(crate) struct Ghosts {
     /// The holder that last evicted a link, and the number of that eviction.
@@ -16,8 +16,7 @@ pub(crate) struct Ghosts {
 }
 
 impl Ghosts {
-    /// Records that `holder`, the last that held `link`, evicted it; keeps at most `most`
-    /// evictions.
+    /// Records that `holder`, the last to hold `link`, evicted it. Keeps at most `most` evictions.
     pub(crate) fn add(&mut self, link: u64, holder: u32, most: usize) {
         self.evictions += 1;
         self.latest.insert(link, (holder, self.evictions));
@@ -43,19 +42,19 @@ impl Ghosts {
     }
 }
 
-/// Counts from which the share of a holder's evicted links that are requested again follows.
+/// Counts of a holder's evictions and of later requests for the evicted links.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Regret {
     evicted: f32,
     missed: f32,
 }
 
-/// Fewer evictions than this count as this many, so that a few requests do not give a high share.
+/// Minimum divisor of the share: with few evictions, a few requests must not give a high share.
 const ENOUGH: f32 = 16.0;
 
 impl Regret {
-    /// Records an eviction from a cache of `capacity` links. The counts are halved when twice the
-    /// capacity was evicted, so that old ones fade.
+    /// Records an eviction from a cache of `capacity` links. Halves the counts after evictions of
+    /// twice the capacity, so that old counts fade.
     pub(crate) fn evicted(&mut self, capacity: usize) {
         self.evicted += 1.0;
         if self.evicted >= 2.0 * (capacity as f32).max(ENOUGH) {

@@ -1,7 +1,8 @@
-//! Prefix index: estimates which replica has computed how much of a prompt.
+//! Prefix index: estimates how much of a prompt each replica has in its cache.
 //!
-//! Each holder (a replica) has its own LRU, of the size of its cache. The LRU is lazy: a use
-//! appends to the holder's log, and a log entry is valid only while it is the latest use of its
+//! Each holder (a replica) has its own LRU list, as long as its cache. Entries are removed lazily:
+//! a
+//! use appends to the holder's log, and a log entry is valid only while it is the latest use of its
 //! link.
 
 use std::collections::hash_map::Entry;
@@ -95,8 +96,8 @@ impl PrefixIndex {
         matched
     }
 
-    /// Records that `holder` computes `chain`. It keeps the `capacity` most recently used links;
-    /// the end of a chain is evicted before its start.
+    /// Records that `holder` computes `chain`. The holder keeps its `capacity` most recently used
+    /// links; the end of a chain is evicted before its start.
     pub fn insert(&mut self, holder: u32, chain: &[u64], capacity: usize) {
         let mut missed = Vec::new();
         let held = self.holders.entry(holder).or_default();
@@ -148,8 +149,9 @@ impl PrefixIndex {
         }
     }
 
-    /// Share of the links recently evicted by `holder`, as their last holder, that were requested
-    /// again, 0 to 1: the cost of each link inserted beyond its capacity.
+    /// Regret of the cache size, 0 to 1: of the links that `holder` evicted recently as their last
+    /// holder, the share that was requested again. This share is the cost of each link inserted
+    /// beyond the capacity.
     pub fn regret(&self, holder: u32) -> f32 {
         let held = self.holders.get(&holder);
         held.map_or(0.0, |held| held.regret.share())
@@ -161,8 +163,8 @@ impl PrefixIndex {
     }
 }
 
-/// Removes `holder` from a link if its latest use is `used`, or always if that is None; returns
-/// whether it did.
+/// Removes `holder` from a link if its latest use is `used`; if `used` is None, always. Returns
+/// whether it was removed.
 fn drop_use(links: &mut Links, link: u64, holder: u32, used: Option<u64>) -> bool {
     let Entry::Occupied(mut having) = links.entry(link) else {
         return false;

@@ -4,9 +4,9 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 
 /// Hashes one `u64` by two folded multiplications with secrets. Links are evenly distributed, but
-/// clients choose the underlying text and could craft collisions if the bits were used directly. A
-/// single multiplication would keep evenly spaced keys evenly spaced in the high bits, and some
-/// secrets map those to few buckets.
+/// clients choose the underlying text: without secrets they could craft collisions. One
+/// multiplication is not enough: it leaves evenly spaced keys evenly spaced in the high bits, which
+/// for some secrets fall into few buckets.
 #[derive(Debug, Clone)]
 pub(crate) struct Keyed {
     add: u64,

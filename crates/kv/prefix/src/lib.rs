@@ -1,13 +1,13 @@
 //! The block-hash rule: how a run of tokens is named in every prefix cache.
 //!
-//! Engine, cache tiers and gateway share this one definition of "the same prefix", across
-//! processes, machines and restarts.
+//! Engine, cache tiers and gateway share this definition of "the same prefix", across processes,
+//! machines and restarts.
 //!
 //! # The rule
 //!
-//! * Tokens are hashed in **units** of [`UNIT`] = 16, whatever the block size of a pool or the
-//!   chunk size of a tier. A block of `16 * n` tokens is named by the digest of its last unit, so
-//!   sizes do not fork the rule. A trailing part of fewer than 16 tokens has no digest.
+//! * Tokens are hashed in **units** of [`UNIT`] = 16, independent of the block size of a pool and
+//!   the chunk size of a tier. A block of `16 * n` tokens is named by the digest of its last unit,
+//!   so the same rule serves all sizes. A trailing part of fewer than 16 tokens has no digest.
 //! * Digests form a chain: `digest[i] = digest[i - 1][..4] || BLAKE3_keyed(K, digest[i - 1] ||
 //!   tokens[16 i .. 16 i + 16])[4..]`, tokens as `u32` little-endian: 32 + 64 bytes. Equal digests
 //!   therefore mean equal tokens from the first one on.
@@ -16,17 +16,19 @@
 //!   windows. Caches of two identities never meet.
 //! * The parent of the first unit is the **root**: 32 zero bytes, or, for a request with a cache
 //!   salt or an adapter, [`root`] of them. Requests with different salts share nothing.
-//! * The first [`GROUP_BYTES`] of a digest are its [`Group`]: those of the chain's root, carried
-//!   through every link. The group lets a store enforce a tenant's quota, or delete its blocks,
-//!   without knowing the salt. Two salts in one group (one in 2^32) share a quota and a deletion,
-//!   and still no block: the other 28 bytes depend on the whole root. Those 28 bytes look random;
-//!   the group does not, so it is no hash.
+//! * The first [`GROUP_BYTES`] of a digest are its [`Group`]. All digests of a chain have the group
+//!   of the chain's root. The group lets a store enforce a tenant's quota, or delete its blocks,
+//!   without knowing the salt. Two salts in one group (probability 2^-32) share a quota and a
+//!   deletion, but no block: the other 28 bytes depend on the whole root. Do not use the group as a
+//!   hash: unlike the other 28 bytes, it is not random.
 //!
 //! `tests/golden/prefix/*.json` pins the rule for this crate and for Python.
 //!
-//! Beside the rule, for gateways: chains over text ([`text_chain`]) and the index of what replicas
-//! are estimated to hold ([`PrefixIndex`]); chains over tokens ([`token_chain`]) and the index of
-//! what engines report that they hold ([`BlockIndex`]).
+//! For gateways, the crate also has chains over text ([`text_chain`]) with an index of the
+//! estimated
+//! contents of replicas ([`PrefixIndex`]), and chains over tokens ([`token_chain`]) with an index
+//! of
+//! the contents that engines report ([`BlockIndex`]).
 
 mod blocks;
 mod ghosts;
@@ -41,7 +43,7 @@ pub use text::{TEXT_UNIT, text_chain, text_seed};
 /// Tokens that one digest covers.
 pub const UNIT: usize = 16;
 
-/// Bytes of a digest that are its group.
+/// Length in bytes of the group at the start of a digest.
 pub const GROUP_BYTES: usize = 4;
 
 /// Digest of a prefix: its group, then 28 bytes of keyed BLAKE3.
@@ -56,11 +58,10 @@ pub const UNSALTED: Group = [0; GROUP_BYTES];
 const UNIT_CONTEXT: &str = "penstock prefix unit v1";
 const ROOT_CONTEXT: &str = "penstock prefix root v1";
 
-/// First parent of a chain whose request carries an adapter name or a cache salt; zero when it
-/// carries neither.
+/// First parent of a chain: zero unless the request has an adapter name or a cache salt.
 ///
-/// The message is `u32 LE length of adapter || adapter || salt` under a key of its own, so no salt
-/// can imitate a unit.
+/// The hashed message is `u32 LE length of adapter || adapter || salt`. Its key is not used for
+/// units, so no salt can produce the digest of a unit.
 pub fn root(identity: &Digest, adapter: &[u8], salt: &[u8]) -> Digest {
     if adapter.is_empty() && salt.is_empty() {
         return [0; 32];
@@ -77,7 +78,7 @@ pub fn root(identity: &Digest, adapter: &[u8], salt: &[u8]) -> Digest {
     *hasher.finalize().as_bytes()
 }
 
-/// The group of everything in the chain that `digest` is in.
+/// The group of `digest`, which is the same for its whole chain.
 pub fn group(digest: &Digest) -> Group {
     let [a, b, c, d, ..] = *digest;
     [a, b, c, d]

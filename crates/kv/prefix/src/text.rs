@@ -1,15 +1,15 @@
 //! Hash chains over text: prefixes of a prompt by bytes, without a tokenizer.
 //!
 //! A gateway serves many models and has no tokenizer for them. Equal bytes give equal tokens, so
-//! chunks of [`TEXT_UNIT`] bytes identify what a replica has computed. The links stay in the
-//! process: they are hints, and not the block-hash rule.
+//! chunks of [`TEXT_UNIT`] bytes identify what a replica has computed. These links are hints for
+//! one process only; the block-hash rule does not use them.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Bytes covered by one link: about 64 tokens of English.
 pub const TEXT_UNIT: usize = 256;
 
-/// Seed of a chain; prompts of different models, adapters or cache salts share no links.
+/// Seed of a chain. Different models, adapters or cache salts give chains without common links.
 pub fn text_seed(parts: &[&[u8]]) -> u64 {
     parts.iter().fold(0, |seed, part| {
         xxh3_64_with_seed(part, seed.wrapping_add(1))

@@ -73,7 +73,8 @@ impl Choice<'_> {
         parts.into_iter().flatten().map(|text| text.0.as_ref())
     }
 
-    /// Whether it has output, or ends it. A role alone or an empty text is no output.
+    /// Whether the event has output, or ends the response. A role alone or an empty text is not
+    /// output.
     fn has_output(&self) -> bool {
         let delta = self.delta.as_ref();
         let calls = delta.and_then(|d| d.tool_calls.as_ref());
@@ -103,7 +104,7 @@ impl<'r> Answer<'r> {
         }
     }
 
-    /// Whether `[DONE]` has come.
+    /// Whether `[DONE]` has been received.
     pub(crate) fn done(&self) -> bool {
         self.done
     }

@@ -29,12 +29,12 @@ use crate::target::Target;
 const READ_LIMIT: usize = 64 << 10;
 /// Maximum number of body chunks parsed before other tasks run.
 const TURN: u32 = 32;
-/// How long to wait for the end of the body after `[DONE]`; after that the connection is closed.
+/// Time-out for the end of the body after `[DONE]`. Afterwards the connection is closed.
 const AFTER_DONE: Duration = Duration::from_secs(1);
 /// Maximum number of bytes read of a response that is not an event stream.
 const DOCUMENT_LIMIT: usize = 64 << 10;
 
-/// What all requests of a load share.
+/// State shared by all requests of a load.
 pub(crate) struct Client<C: Connect> {
     pub(crate) target: Target,
     pub(crate) connect: C,
@@ -43,7 +43,7 @@ pub(crate) struct Client<C: Connect> {
     pub(crate) progress: Arc<Progress>,
 }
 
-/// Why there is no response.
+/// Reason why there is no response.
 enum Trouble {
     /// The connection ended before any byte of a response. On a reused connection this is not a
     /// fault of the server, because a server may close idle connections at any time.

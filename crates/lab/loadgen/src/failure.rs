@@ -1,4 +1,4 @@
-//! Why requests fail.
+//! Reasons for the failure of requests.
 
 use std::error::Error;
 use std::time::Duration;
@@ -93,8 +93,8 @@ impl Failure {
         Self::new(FailureKind::Malformed, detail)
     }
 
-    /// A failure of the HTTP connection. `place` says when it happened: "before the answer", "in
-    /// the middle of the stream".
+    /// A failure of the HTTP connection. `place` is the stage at which it occurred: "before the
+    /// answer", "in the middle of the stream".
     pub(crate) fn http(error: &hyper::Error, place: &str) -> Self {
         use std::io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
         let source = error

@@ -9,8 +9,8 @@ use tokio::time::Instant;
 use crate::connect::Connect;
 use crate::stamps::Stamps;
 
-/// A connection that has been idle for this long is not reused. It is less than the 5 s of uvicorn
-/// (vLLM, SGLang) and cpp-httplib (llama.cpp), so that the client closes first.
+/// Idle time after which a connection is not reused. Shorter than the 5 s of uvicorn (vLLM, SGLang)
+/// and cpp-httplib (llama.cpp), so that the client closes first.
 const KEPT: Duration = Duration::from_secs(4);
 
 /// An open connection that carries no request.

@@ -19,7 +19,7 @@ pub(crate) struct Record {
     /// Number of tokens that the response must have; 0: unchecked.
     pub(crate) must_produce: u32,
     pub(crate) sent: f64,
-    /// Whether it was sent a second time because the reused connection had ended.
+    /// Whether the request was sent a second time because the reused connection had ended.
     pub(crate) resent: bool,
     pub(crate) connected: f64,
     pub(crate) ended: f64,
@@ -80,10 +80,10 @@ pub struct Columns {
     pub due: Vec<f64>,
     /// Time of the first write to the socket on which the response came.
     pub sent: Vec<f64>,
-    /// Whether it had been sent before, on a reused connection that ended without a byte of a
+    /// Whether the request had been sent before, on a reused connection that ended without any
     /// response.
     pub resent: Vec<bool>,
-    /// Time when its connection was established.
+    /// Time when the request's connection was established.
     pub connected: Vec<f64>,
     pub ended: Vec<f64>,
     /// HTTP status; 0: there was no response.

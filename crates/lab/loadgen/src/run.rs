@@ -1,4 +1,4 @@
-//! Handle of a load (requests that are sent when they are due), which runs on a thread of its own.
+//! Handle of a load (requests that are sent when they are due). The load runs on a separate thread.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -73,7 +73,7 @@ struct End {
     changed: Condvar,
 }
 
-/// Signals that the load's thread has ended, on drop: so also after a panic.
+/// Signals on drop that the load's thread has ended, and therefore also after a panic.
 struct AtEnd(Arc<End>);
 
 impl Drop for AtEnd {

@@ -1,4 +1,4 @@
-//! Answers (responses) of the simulated engine: which tokens they have, and how many.
+//! Answers (responses) of the simulated engine: their tokens and lengths.
 
 use std::str::FromStr;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! Drives the timeline of a batcher (the simulated engine's scheduler) in real time.
 //!
 //! The timeline is exact: a step starts at the end of the previous one and includes all commands
-//! that had arrived by then. Real time decides only when a step is published, so that a late timer
-//! shifts no later step; steps that are due at the same time are published one after another. If
-//! the host is more than [`MAX_LAG`] too late, the timeline slips to the present, and the slip is
+//! that had arrived by then. Real time only decides when a step is published, so a late timer does
+//! not shift later steps. Steps that are due at the same time are published one after another. If
+//! the host is late by more than [`MAX_LAG`], the timeline slips to the present, and the slip is
 //! counted.
 
 use std::collections::{HashMap, VecDeque};
@@ -185,8 +185,8 @@ impl<T: Timer> Driver<T> {
         let step = self.batcher.apply();
         self.publish(step);
         self.advance(end, cost);
-        // Lets connections write this step before the next one is published, even if that is due
-        // already.
+        // Yield, so that connections write this step before the next one is published, even if the
+        // next one is already due.
         tokio::task::yield_now().await;
     }
 

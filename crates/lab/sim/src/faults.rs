@@ -1,12 +1,12 @@
-//! Injected faults, and which requests get them.
+//! Injected faults, and the selection of the requests that get them.
 
 use std::str::FromStr;
 use std::time::Duration;
 
 use crate::random;
 
-/// Kind of fault. A number is the number of tokens sent before the fault; an answer that is not
-/// longer is unaffected.
+/// Kind of fault. A number is the number of tokens sent before the fault; shorter answers are
+/// unaffected.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum FaultKind {
     /// The request is refused with a 503 that has a Retry-After.
@@ -108,8 +108,8 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
-    /// Returns an error if a fault cannot be injected by an engine behind a socket, which sees no
-    /// HTTP.
+    /// Returns an error if a fault cannot be injected by an engine behind a socket, where there is
+    /// no HTTP.
     pub(crate) fn check_wire(&self) -> Result<(), String> {
         let on_wire = |kind| {
             matches!(

@@ -21,7 +21,7 @@ use crate::faults::FaultKind;
 /// Number of tokens of a completion without `max_tokens`.
 const COMPLETION_LENGTH: u64 = 16;
 
-/// What determines the length of an answer to a request without `max_tokens`.
+/// Factor that determines the length of an answer to a request without `max_tokens`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lengths {
     Completions,

@@ -1,4 +1,4 @@
-//! Models how long a step of the engine takes.
+//! Model of the duration of an engine step.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::random;
 
-/// What a step computes, as far as its duration depends on it.
+/// Properties of a step that determine its duration.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct StepShape {
     /// Number of sequences that compute a single token.
@@ -24,7 +24,7 @@ pub(crate) struct StepShape {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Timing {
-    /// Cost that every step has.
+    /// Fixed cost of every step.
     pub(crate) base_us: f64,
     /// Cost of decoding n sequences, as points (n, cost) in ascending order of n. It is linear
     /// between the points, from (0, 0) on, and beyond the last one.

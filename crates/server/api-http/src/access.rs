@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::http::Request;
 use tracing::info;
 
-/// What is known of a request beside its HTTP exchange. Counts are `None` while unknown.
+/// Properties of a request besides its HTTP exchange. Counts are `None` while unknown.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AccessFacts {
     /// The replica that began the response.
@@ -50,7 +50,7 @@ impl AccessRecord {
     }
 }
 
-/// One exchange, as the log names it.
+/// One HTTP exchange, with the names that the log uses for it.
 #[derive(Debug, Clone, Copy)]
 pub struct AccessLine<'a> {
     pub id: &'a str,
@@ -113,7 +113,7 @@ fn milliseconds(duration: Duration) -> f64 {
     duration.as_micros() as f64 / 1e3
 }
 
-/// The line for people.
+/// The log line as text for human readers.
 fn text(line: &AccessLine<'_>, facts: &AccessFacts) -> String {
     let AccessLine {
         id,

@@ -54,11 +54,11 @@ impl IntoResponse for Failure {
 /// Maximum number of logged characters of a message, which may quote client input.
 const MOST_LOGGED: usize = 200;
 
-/// Logs a rejected request. The parameters become fields of a JSON log line. `trace_id` is the
-/// client's.
+/// Logs a rejected request. The parameters become fields of a JSON log line. `trace_id` is the one
+/// that the client sent.
 ///
-/// The level tells whose mistake it was: a warning is for the operator (an error of the server, no
-/// room, a key that was refused), an info for the client.
+/// The level shows who should act: a warning is for the operator (server error, no capacity,
+/// rejected key), an info for the client.
 pub fn log_refusal(id: &str, trace_id: Option<&str>, method: &str, path: &str, error: &ApiError) {
     let (status, text) = (error.status, summary(error));
     macro_rules! refused {

@@ -24,7 +24,7 @@ use crate::{anthropic, cors};
 /// Paths for probes and scrapers, which need no key.
 const OPEN: [&str; 5] = ["/health", "/metrics", "/metrics/stream", "/ping", "/ready"];
 
-/// This path and all below it require the admin key instead of an API key.
+/// This path and all paths below it require the admin key instead of an API key.
 const ADMIN: &str = "/v1/kv";
 
 /// Maximum number of logged characters of a path.
@@ -49,11 +49,11 @@ pub struct Guard {
     pub tracer: Option<Tracer>,
 }
 
-/// Status in the log and the metrics of a request whose client left before the response, as in
+/// Status, in log and metrics, of a request whose client disconnected before the response; as in
 /// nginx.
 const CLIENT_LEFT: u16 = 499;
 
-/// How the log identifies a request.
+/// Identification of a request in the log.
 struct RequestNames {
     id: String,
     /// The trace id that the client sent, or that of an exported trace.
@@ -64,8 +64,8 @@ struct RequestNames {
     record: Option<AccessRecord>,
 }
 
-/// A request, which is counted and logged once, at the end of its response. A drop before that is
-/// the end, too: the client has left.
+/// Counts and logs a request once, at the end of its response. A drop before that means that the
+/// client disconnected, and counts as the end.
 struct Observation {
     guard: Arc<Guard>,
     exchange: Exchange,

@@ -1,9 +1,10 @@
 //! Request and response bodies of OpenAI's and Anthropic's APIs, errors and SSE. No IO.
 //!
-//! Requests: a body is split into its fields once ([`Fields`]), each endpoint takes the fields it
-//! understands, and the rest is checked against the table of fields that would change the output
-//! but are not implemented ([`neutral`]). Such a field is accepted at its neutral value and
-//! rejected by name otherwise; unknown fields are ignored, as in other OpenAI-compatible servers.
+//! Requests: a body is split into its fields once ([`Fields`]), and each endpoint takes the fields
+//! that it supports. The remaining fields are checked against a table of fields that would change
+//! the output but are not implemented ([`neutral`]). Such a field is accepted at its neutral value
+//! and otherwise rejected by name. Unknown fields are ignored, as in other OpenAI-compatible
+//! servers.
 
 pub mod error;
 pub mod sse;

@@ -192,8 +192,8 @@ pub struct AssistantMessage<'a> {
     pub role: &'static str,
     /// Null when there are calls and no text.
     pub content: Option<&'a str>,
-    /// Reasoning, twice: with vLLM's field name, then with that of DeepSeek and SGLang. A client
-    /// reads one of them.
+    /// Reasoning, in two fields: vLLM's name, and the name of DeepSeek and SGLang. A client reads
+    /// one of the two.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]

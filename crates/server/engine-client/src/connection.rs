@@ -21,7 +21,7 @@ pub enum Disconnect {
 /// Queue of outgoing frames.
 pub type Outbox = UnboundedSender<OutgoingFrame>;
 
-/// An encoded frame in the outgoing queue. Until it is written it can be withdrawn.
+/// An encoded frame in the outgoing queue. Until it is written, the sender can withdraw it.
 #[derive(Debug, Clone)]
 pub struct OutgoingFrame {
     /// `None` once taken.
@@ -34,8 +34,7 @@ impl OutgoingFrame {
         Self { bytes }
     }
 
-    /// Takes the bytes; only the first call gets them: the connection to write them, or the sender
-    /// to withdraw them.
+    /// Takes the bytes, to write them or to withdraw them. Only the first call returns them.
     pub fn take(&self) -> Option<Vec<u8>> {
         let mut bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         bytes.take()
@@ -103,8 +102,8 @@ impl FrontConnection {
     /// must have been dropped.
     pub async fn flush(&mut self) {
         self.outbox = unbounded_channel().0;
-        // The writer ends when the channel is empty and closed, or when a write fails because the
-        // API server is gone.
+        // The writer ends when the channel is closed and empty, or when a write fails because the
+        // API server has exited.
         let _ = (&mut self.writer).await;
     }
 

@@ -20,12 +20,12 @@ pub struct Engine {
     pub(crate) handle: Arc<Handle>,
 }
 
-/// How the engines of a handle have fared since its start.
+/// Statistics of a handle's engines since its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EngineHistory {
     /// Engines that became ready after the first one.
     pub restarts: u64,
-    /// Silences of more than 10 s of a ready engine, without step and heartbeat.
+    /// Number of stalls: times when a ready engine sent no step or heartbeat for more than 10 s.
     pub stalls: u64,
     /// Time since the last step or heartbeat; `None` while no engine is ready.
     pub silence: Option<Duration>,
@@ -111,9 +111,9 @@ impl Engine {
         self.submit_holding(request, ())
     }
 
-    /// Like [`Engine::submit`]. `hold` is dropped when the engine has ended the request. If the
-    /// stream is dropped early, that is later: the engine stays busy until it has processed the
-    /// cancel.
+    /// Like [`Engine::submit`]. `hold` is dropped when the engine has ended the request. That may
+    /// be later than a drop of the stream: the engine stays busy until it has processed the
+    /// cancellation.
     ///
     /// # Errors
     /// Same as for [`Engine::submit`].
@@ -137,7 +137,7 @@ impl Engine {
         self.handle.shared.state.borrow().clone()
     }
 
-    /// Watches the state. Intermediate states may be missed, the latest is not.
+    /// Watches the state. Intermediate states may be skipped; the latest is always delivered.
     pub fn watch(&self) -> watch::Receiver<EngineState> {
         self.handle.shared.state.subscribe()
     }
@@ -173,7 +173,7 @@ impl Engine {
         self.handle.shared.progress().stats
     }
 
-    /// How the engines have fared since the start.
+    /// Statistics of the engines since the start.
     pub fn history(&self) -> EngineHistory {
         let shared = &self.handle.shared;
         let is_ready = shared.state.borrow().ready().is_some();
@@ -184,8 +184,8 @@ impl Engine {
         }
     }
 
-    /// Watches the counters, which change with each STEP (heartbeats included) and each engine that
-    /// becomes ready. Intermediate values may be missed, the latest is not.
+    /// Watches the counters. They change with each STEP message (heartbeats included) and when an
+    /// engine becomes ready. Intermediate values may be skipped; the latest is always delivered.
     pub fn watch_progress(&self) -> watch::Receiver<Progress> {
         self.handle.shared.progress.subscribe()
     }
@@ -199,9 +199,9 @@ impl Engine {
     /// Checks that the engine is ready and that its last STEP (heartbeats included) is within the
     /// stall time-out; otherwise returns the reason.
     ///
-    /// A stalled engine keeps its requests and its process, because it may only be starved or
-    /// paused and can continue. An external health check decides whether to wait, to route
-    /// elsewhere or to restart.
+    /// A stalled engine keeps its requests and its process, because it may only be paused or short
+    /// of CPU time. An external health check decides whether to wait, to route requests to other
+    /// replicas, or to restart it.
     pub fn healthy(&self) -> Result<(), String> {
         let state = self.handle.shared.state.borrow();
         if state.ready().is_none() {
@@ -222,8 +222,8 @@ impl Engine {
         &self.handle.socket_path
     }
 
-    /// Shuts down the engine and removes its socket: SHUTDOWN, then SIGKILL after `timeout`. An
-    /// engine that is not ready gets SIGKILL at once. Requests in flight end as cancelled, or as
+    /// Shuts down the engine and removes its socket: sends SHUTDOWN, and SIGKILL after `timeout`.
+    /// An engine that is not ready gets SIGKILL at once. Requests in flight end as cancelled, or as
     /// failed if the engine does not end them in time.
     pub async fn shutdown(&self, timeout: Duration) {
         let (done, is_done) = oneshot::channel();

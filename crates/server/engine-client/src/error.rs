@@ -3,7 +3,7 @@ use std::path::PathBuf;
 
 use penstock_wire::FrameError;
 
-/// Reason that no engine is available.
+/// Reason why no engine is available.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     #[error("the engine's argv is empty: its first item is the program to start")]
@@ -20,18 +20,18 @@ pub enum EngineError {
     NotReady { reason: String },
 }
 
-/// Reason that a request was not submitted.
+/// Reason why a request was not submitted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
     /// A retry may succeed, unless the engine failed for good.
     #[error("{reason}")]
     NotReady { reason: String },
-    /// The request is invalid on the wire.
+    /// The request cannot be encoded in the wire format.
     #[error(transparent)]
     Invalid(#[from] FrameError),
 }
 
-/// Reason that a KV cache command has no reply.
+/// Reason why a KV cache command has no reply.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CommandError {
     /// A retry may succeed, unless the engine failed for good.
@@ -40,7 +40,7 @@ pub enum CommandError {
     /// The engine was lost before it replied; the reason names the cause.
     #[error("{reason}")]
     Lost { reason: String },
-    /// The command is invalid on the wire.
+    /// The command cannot be encoded in the wire format.
     #[error(transparent)]
     Invalid(#[from] FrameError),
 }

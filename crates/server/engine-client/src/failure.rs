@@ -44,8 +44,8 @@ impl From<Disconnect> for EngineFailure {
 }
 
 impl EngineFailure {
-    /// Whether a failure before the first READY is permanent, so a restart would fail the same way:
-    /// the engine sent FATAL, exited on its own, or is the wrong program.
+    /// Whether a failure before the first READY is permanent, so that a restart would fail in the
+    /// same way: the engine sent FATAL, exited by itself, or is the wrong program.
     pub(crate) fn is_final_before_ready(&self) -> bool {
         match self {
             Self::Fatal(_) | Self::Malformed(_) | Self::OutOfOrder { .. } | Self::Spawn { .. } => {

@@ -1,8 +1,8 @@
 //! The client of one engine process: starts it, supervises it, and submits requests over a unix
 //! socket.
 //!
-//! [`Engine`] is the handle: its state to watch, requests to submit. A supervisor task owns the
-//! process and the connection; each request's outputs go to its own [`RequestStream`].
+//! [`Engine`] is the handle: it submits requests and exposes the engine's state. A supervisor task
+//! owns the process and the connection; each request's outputs arrive in its own [`RequestStream`].
 
 mod backoff;
 mod commands;

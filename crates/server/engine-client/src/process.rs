@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// The engine's process; empty for an external engine, which never exits here and gets no signals.
+/// The engine's process. For an external engine it is empty: it never exits and gets no signals.
 ///
 /// The kernel kills the process when the thread that started it ends (`PR_SET_PDEATHSIG`). Each
 /// process therefore has a dedicated thread with the same lifetime, because the runtime may end its
@@ -64,8 +64,8 @@ impl EngineProcess {
     }
 
     /// Waits until `deadline` for the process to exit, then sends SIGKILL, because the process
-    /// ignores SIGTERM and SIGINT. A process that the kernel cannot kill (e.g. in uninterruptible
-    /// disk sleep) is abandoned after a further time-out.
+    /// ignores SIGTERM and SIGINT. A process that the kernel cannot kill (for example, in
+    /// uninterruptible disk sleep) is abandoned after another time-out.
     pub(crate) async fn end(&mut self, deadline: Instant) {
         if self.running.is_some() && timeout_at(deadline, self.exited()).await.is_err() {
             let _ = timeout(AFTER_KILL, self.kill()).await;
@@ -142,8 +142,8 @@ fn command(argv: &[String]) -> Command {
 }
 
 /// Ignores stop signals. Ctrl-C, a closed terminal and a service stop signal the whole process
-/// group, but the API server controls when its engine ends. The disposition survives exec and is
-/// inherited by children.
+/// group, but only the API server may stop its engine. The disposition survives exec, and children
+/// inherit it.
 fn ignore_stops() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: SIG_IGN is a valid disposition for each and installs no handler.

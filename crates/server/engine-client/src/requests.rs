@@ -90,7 +90,7 @@ pub(crate) struct Table {
 
 /// A request that the engine may have received.
 struct Open {
-    /// `None` after the stream was dropped while the engine has not ended the request.
+    /// `None` if the stream was dropped but the engine has not ended the request yet.
     events: Option<UnboundedSender<Event>>,
     add: OutgoingFrame,
     _hold: Hold,
@@ -180,8 +180,8 @@ impl Requests {
         }
     }
 
-    /// Withdraws the ADD if it was not written yet; otherwise sends CANCEL, and the request stays
-    /// open until the engine has ended it.
+    /// Withdraws the ADD message if it is not written yet. Otherwise sends CANCEL, and the request
+    /// stays open until the engine has ended it.
     fn abandon(&self, id: u64) {
         let mut table = self.lock();
         let Some(open) = table.open.get_mut(&id) else {

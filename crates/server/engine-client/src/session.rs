@@ -1,4 +1,4 @@
-//! One engine's connection from HELLO to its loss: frames become state, progress and outputs.
+//! One engine's connection from HELLO to its end: turns frames into state, progress and outputs.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,7 +29,8 @@ pub(crate) struct Shared {
     stalls: AtomicU64,
 }
 
-/// A ready engine reports each step, and every second without one. A longer silence is a stall.
+/// Silence of a ready engine that counts as a stall. A ready engine reports each step, and sends a
+/// heartbeat every second while idle.
 const STALL: Duration = Duration::from_secs(10);
 
 /// The counters of the last STEP, and its time of arrival. A new engine resets both: zeros and now.
@@ -61,15 +62,15 @@ impl Shared {
         self.stalls.load(Ordering::Relaxed)
     }
 
-    /// Counts the silence of a ready engine that ends now, if it was a stall.
+    /// Counts a stall if the silence of a ready engine that ends now was long enough.
     pub(crate) fn silence_ends(&self) {
         if self.state.borrow().ready().is_some() && self.progress().at.elapsed() > STALL {
             self.stalls.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Waits for the end of the supervisor. After a panic of the supervisor, sets the state and
-    /// fails the open requests, which would otherwise stay open forever.
+    /// Waits for the end of the supervisor. If the supervisor panicked, sets the state and fails
+    /// the open requests, which would otherwise never end.
     pub(crate) async fn outlive(self: Arc<Self>, supervisor: JoinHandle<()>) {
         if supervisor.await.is_err_and(|error| error.is_panic()) {
             self.state.send_replace(EngineState::Unsupervised);

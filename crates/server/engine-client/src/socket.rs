@@ -46,7 +46,7 @@ impl EngineSocket {
         }
     }
 
-    /// Closes connections in the backlog, which belong to a process that is gone.
+    /// Closes connections in the backlog, which belong to a process that has exited.
     pub(crate) async fn discard_waiting(&self) {
         while let Ok(Ok(_)) = timeout(Duration::ZERO, self.listener.accept()).await {}
     }

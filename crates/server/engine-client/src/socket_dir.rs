@@ -14,7 +14,8 @@ pub(crate) const SOCKET_NAME: &str = "engine.sock";
 pub struct SocketDir {
     path: PathBuf,
     made: bool,
-    /// Held until this process ends, however it ends; an unlocked directory is stale.
+    /// Lock that the kernel releases when this process ends for any reason. An unlocked directory
+    /// is stale.
     _lock: Option<File>,
 }
 
@@ -75,16 +76,15 @@ fn make_private(parent: &Path) -> Result<PathBuf, EngineError> {
     loop {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let dir = parent.join(format!("penstock-{}-{number}", std::process::id()));
-        // An existing directory was left by an earlier process with our pid, or created by someone
-        // else: do not use it.
+        // If the directory exists, an earlier process with our pid left it, or another user created
+        // it: do not use it.
         if make(&dir)? {
             return Ok(dir);
         }
     }
 }
 
-/// Removes the directories of killed processes, best effort: one that cannot be removed is
-/// harmless.
+/// Removes the directories of killed processes. Best effort: a remaining directory is harmless.
 fn remove_left_over(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let owner = entry.file_name().to_str().and_then(owner);
@@ -120,9 +120,10 @@ fn is_ours(dir: &Path) -> bool {
     fs::symlink_metadata(dir).is_ok_and(|found| found.is_dir() && found.uid() == user)
 }
 
-/// Removes a directory if its lock is free. The lock is needed because a pid that is dead here may
-/// be alive in another container that shares the directory. Only the socket and nested directories
-/// of the same kind are removed, and the directory itself only if it is then empty.
+/// Removes a directory if its lock is free. The pid alone is not sufficient: a process that does
+/// not exist here may run in another container that shares the directory. Only the socket and
+/// nested directories of the same kind are removed; the directory itself is removed only if it is
+/// then empty.
 fn remove_if_unlocked(dir: &Path) {
     let Ok(lock) = File::open(dir) else { return };
     if lock.try_lock().is_err() {

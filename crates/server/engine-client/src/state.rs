@@ -11,7 +11,8 @@ pub enum EngineState {
     Starting,
     /// Accepts requests.
     Ready(Arc<Ready>),
-    /// Lost; restarted after `retry_in`. An external engine is waited for instead.
+    /// Lost; restarted after `retry_in`. For an external engine, the client waits for a new
+    /// connection instead.
     Down { reason: String, retry_in: Duration },
     /// The first start failed permanently; no retry.
     Failed { reason: String },

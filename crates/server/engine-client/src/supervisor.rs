@@ -98,7 +98,7 @@ impl Supervisor {
         }
     }
 
-    /// Sets the state before it fails the requests: a later submit must see the reason.
+    /// Sets the state before it fails the requests, so that a later submit gets the reason.
     fn lose(&self, failure: &EngineFailure, state: EngineState) {
         self.shared.silence_ends();
         self.shared.state.send_replace(state);
@@ -113,7 +113,7 @@ impl Supervisor {
         stops: &mut mpsc::Receiver<Stop>,
     ) -> End {
         self.shared.state.send_replace(EngineState::Starting);
-        // A stop does not interrupt the launch, because it must end the process that has started.
+        // A stop does not interrupt the launch, which must end the process that it has started.
         if let Err(failure) = self.launch(process).await {
             return End::Failed {
                 failure,
@@ -137,7 +137,7 @@ impl Supervisor {
             }
         };
         send_shutdown(&connection);
-        // Keeps reading: the outputs of requests that now end as cancelled still arrive.
+        // Read further frames: requests that now end as cancelled still have outputs.
         let _ = timeout_at(
             stop.deadline,
             or_exit(process, session::serve(&self.shared, &mut connection)),
@@ -232,8 +232,8 @@ async fn or_exit<T>(
     }
 }
 
-/// Kills the process of a lost engine. Returns a concurrent stop request promptly, even if the
-/// kernel cannot end the process.
+/// Kills the process of a lost engine. Returns early on a stop request, even if the kernel cannot
+/// end the process.
 async fn end_lost(process: &mut EngineProcess, stops: &mut mpsc::Receiver<Stop>) -> Option<Stop> {
     let stop = tokio::select! {
         biased;
@@ -252,7 +252,7 @@ fn send_shutdown(connection: &EngineConnection) {
     }
 }
 
-/// The next stop request; if all handles are dropped, one without a waiting caller.
+/// The next stop request. If all handles were dropped, a request without a waiting caller.
 async fn next_stop(stops: &mut mpsc::Receiver<Stop>) -> Stop {
     stops.recv().await.unwrap_or_else(|| Stop {
         deadline: Instant::now(),

@@ -32,7 +32,7 @@ pub enum Action {
     Wait(Duration),
     /// Sends this output in a STEP of its own; the request's id is filled in.
     Send(Output),
-    /// Closes the connection.
+    /// Closes the connection, as if the engine had crashed.
     Die,
     /// Sends FATAL and closes the connection.
     Fatal(String),
@@ -60,7 +60,7 @@ pub fn tokens(ids: &[u32], delay: Duration) -> Vec<Action> {
         .collect()
 }
 
-/// The answer of an engine whose queue is full.
+/// The actions of an engine whose queue is full.
 pub fn reject() -> Vec<Action> {
     vec![Action::Send(Output {
         finish: Finish::Rejected,
@@ -71,7 +71,7 @@ pub fn reject() -> Vec<Action> {
 /// The actions that answer an ADD.
 pub type Answer = dyn Fn(&Add) -> Vec<Action> + Send + Sync;
 
-/// Reply to a KV cache command; `None`: no reply.
+/// Function that returns the reply to a KV cache command; `None`: no reply.
 pub type Obedience = dyn Fn(&KvOrder) -> Option<(KvOutcome, String)> + Send + Sync;
 
 /// Behaviour of the scripted engine.
@@ -97,7 +97,7 @@ impl fmt::Debug for Script {
 }
 
 impl Script {
-    /// `answer` returns the actions for each ADD. Without a finish among them, the request stays
+    /// `answer` returns the actions for each ADD. If none of them finishes the request, it stays
     /// open until a CANCEL.
     pub fn new(answer: impl Fn(&Add) -> Vec<Action> + Send + Sync + 'static) -> Self {
         Self {
@@ -221,7 +221,7 @@ struct Session {
 }
 
 impl Session {
-    /// Runs until the connection or the script ends; a `None` from any handler ends the session.
+    /// Runs until the connection or the script ends. A `None` from any handler ends the session.
     async fn run(mut self, mut wanted: UnboundedReceiver<Wanted>) -> Option<()> {
         self.start();
         let period = self.script.heartbeat;

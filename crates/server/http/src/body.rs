@@ -11,7 +11,7 @@ use hyper::body::Body as _;
 use crate::Limits;
 
 /// Upper bound on the buffer reserved for a declared `Content-Length`. Beyond it the buffer grows
-/// with the data, because declaring a length costs a client nothing.
+/// with the received data, because a client can declare any length at no cost.
 const ANNOUNCED: usize = 1 << 20;
 
 /// Reason that a request body could not be read.
@@ -104,8 +104,8 @@ impl HeldBody {
 }
 
 impl BodyShare {
-    /// Grows the share to a body of `size` bytes. A body that is alone always fits, even if it is
-    /// larger than the budget.
+    /// Grows the share to a body of `size` bytes. If no other body is in memory, the body always
+    /// fits, even if it is larger than the budget.
     ///
     /// # Errors
     /// [`BodyError::Busy`]

@@ -26,8 +26,9 @@ use crate::reuse::{TrackedConnector, is_stale};
 /// servers (uvicorn, cpp-httplib), so this end closes first.
 const MAX_IDLE: usize = 1024;
 const IDLE: Duration = Duration::from_secs(4);
-/// If a pooled connection fails within this time of a request, the server is assumed to have closed
-/// it before reading the request; if it fails later, to have received the request.
+/// A pooled connection that fails within this time after a request is assumed to have been closed
+/// by the server before it read the request. After a later failure, the server may have received
+/// the request.
 const STALE: Duration = Duration::from_secs(2);
 
 type Connections = Pool<TrackedConnector<HttpsConnector<HttpConnector>>, Full<Bytes>>;
@@ -48,13 +49,13 @@ pub struct Client {
     authorization: Option<HeaderValue>,
 }
 
-/// Reason for a missing response.
+/// Reason why there is no response.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// No part of the request reached the server.
     #[error("no connection: {0}")]
     Connect(String),
-    /// Connection refused: nothing listens there, so the server's process has ended.
+    /// Connection refused: no process listens at the address, so the server's process has ended.
     #[error("no connection: {0}")]
     Refused(String),
     /// The request may have reached the server.

@@ -23,14 +23,14 @@ const ENOUGH: usize = 16 << 10;
 pub struct Gathered<B: HttpBody> {
     body: B,
     held: Option<BytesMut>,
-    /// Turn of the other tasks, begun after the last chunk arrived.
+    /// A turn of the other tasks that started when the last chunk arrived.
     turn: Option<Arc<Turn>>,
     /// The frame after the held bytes: trailers, an error or (`None`) the end.
     next: Option<Polled<B>>,
 }
 
-/// A turn of the other tasks: the runtime ends it when no task is runnable, or after some dozens
-/// have run.
+/// A turn of the other tasks. The runtime ends it when no task is runnable, or after some dozens of
+/// tasks have run.
 #[derive(Default)]
 struct Turn {
     ended: AtomicBool,
@@ -74,8 +74,8 @@ impl<B: HttpBody<Data = Bytes> + Unpin> Gathered<B> {
         }
     }
 
-    /// Whether the other tasks had a turn. Being polled again is no proof, because a connection may
-    /// poll its body several times within its own turn.
+    /// Whether the other tasks had a turn. Another poll of this body does not imply that: a
+    /// connection may poll its body several times within its own turn.
     fn others_ran(&mut self, cx: &mut Context<'_>) -> bool {
         let turn = self.turn.get_or_insert_with(Turn::begin);
         turn.task.register(cx.waker());

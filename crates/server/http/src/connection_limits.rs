@@ -68,8 +68,8 @@ impl OpenConnections {
         }
     }
 
-    /// Waits until one more connection is allowed. At the limit, closes the longest idle
-    /// connection. Without keep-alive, that one would be closed already.
+    /// Waits until one more connection is allowed. At the limit, closes the connection that has
+    /// been idle for the longest time; a server without keep-alive would have closed it already.
     pub(crate) async fn make_room(&self) {
         loop {
             let changed = self.changed.notified();
@@ -86,8 +86,7 @@ impl OpenConnections {
         }
     }
 
-    /// Registers a connection. `None` if its address is at its limit and none of its connections is
-    /// idle.
+    /// Registers a connection. `None` if its address is at its limit and has no idle connection.
     pub(crate) fn enter(self: &Arc<Self>, peer: Peer) -> Option<Entry> {
         let address = peer.0.map(|peer| peer.ip());
         let unwanted = Arc::new(Notify::new());
@@ -215,7 +214,7 @@ impl Service<Request<Incoming>> for Watched {
     }
 }
 
-/// Whether the request has one valid host (RFC 9112, section 3.2). Otherwise a proxy in front may
+/// Whether the request has exactly one valid host (RFC 9112, section 3.2). Otherwise a proxy may
 /// have used a different host than this server.
 fn has_host<B>(request: &Request<B>) -> bool {
     let mut hosts = request.headers().get_all(header::HOST).iter();

@@ -1,9 +1,10 @@
-//! Rejects bare LF line ends in HTTP/1 request heads (request smuggling). A proxy in front may
-//! treat a bare LF as part of a value, and would then have checked a different request.
+//! Rejects bare LF line ends in HTTP/1 request heads (request smuggling). A reverse proxy may treat
+//! a
+//! bare LF as part of a value, and would then have checked a different request.
 //!
 //! hyper accepts a bare LF and has no option to reject it. This filter replaces it by NUL, which is
-//! invalid in a head, so hyper answers 400 and closes the connection. To find every head of a
-//! connection, it parses the framing of bodies as hyper does.
+//! invalid in a head, so that hyper answers 400 and closes the connection. To find every head of a
+//! connection, the filter parses the framing of bodies in the same way as hyper.
 
 use std::io;
 use std::pin::Pin;
@@ -19,7 +20,7 @@ const MOST_LINE: usize = 48;
 const LENGTH: &[u8] = b"content-length:";
 const CODING: &[u8] = b"transfer-encoding:";
 
-/// hyper parses a head only when it is complete, so this is written to end a spoiled head.
+/// Written to end a head that has been spoiled: hyper parses a head only when it is complete.
 const HEAD_END: &[u8] = b"\n\n";
 
 /// A connection that rejects bare LF in request heads.

@@ -37,7 +37,7 @@ pub(crate) enum Socket {
 #[derive(Debug, Clone, Copy)]
 pub struct Peer(pub Option<SocketAddr>);
 
-/// The remedy for an error of `bind`, for a program with the flags --host and --port.
+/// The remedy for an error of `bind`, in terms of the flags --host and --port.
 #[must_use]
 pub fn bind_remedy(error: &io::Error) -> &'static str {
     match error.kind() {

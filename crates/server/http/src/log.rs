@@ -1,8 +1,8 @@
 //! The process log: `tracing` events as lines of a bounded queue, written to standard error by a
 //! thread.
 //!
-//! Standard error may be a full pipe, or one without a reader. Callers never block or fail: a line
-//! that finds the queue full is dropped and counted, and the count is logged later. (The worker of
+//! Standard error may be a full pipe, or a pipe without a reader. Callers never block or fail: if
+//! the queue is full, a line is dropped and counted, and the count is logged later. (The worker of
 //! `tracing-appender` does not count lines that cannot be written, and has no bounded flush.)
 
 use std::fmt::{Debug, Write as _};
@@ -72,7 +72,7 @@ pub fn configure_log(program: &'static str, settings: LogSettings) {
         let out = std::io::stderr();
         let color = settings.color && out.is_terminal();
         let (subscriber, queue) = start(out, program, LogSettings { color, ..settings });
-        // fails only beside another subscriber, and this is the only place that sets one
+        // fails only if another subscriber is set, and this is the only place that sets one
         let _ = tracing::subscriber::set_global_default(subscriber);
         queue
     });
@@ -177,7 +177,7 @@ fn color(level: &Level) -> &'static str {
     }
 }
 
-/// What all lines of a process have in common.
+/// Properties that all log lines of a process share.
 #[derive(Debug, Clone, Copy)]
 struct Style {
     program: &'static str,

@@ -26,8 +26,8 @@ const HERMES: Shape = Shape {
 };
 
 impl ToolFormat {
-    /// The format of calls under a grammar: this one, or another with JSON arguments if this one
-    /// has none.
+    /// The format of calls under a grammar: this format if its arguments are JSON, otherwise
+    /// another format with JSON arguments.
     pub fn constrained(self) -> Self {
         match self {
             Self::Qwen3Coder | Self::Glm45 => Self::Hermes,
@@ -207,7 +207,7 @@ impl Shape {
         })
     }
 
-    /// Calls, or a text that does not start like one.
+    /// Calls, or a text whose start cannot be that of a call.
     fn text_or_calls(&self, tools: &[ToolSchema], several: bool) -> Value {
         let calls = self.calls(tools, several);
         let marked = sequence([text(llama::TAG), calls.clone()]);
@@ -235,8 +235,8 @@ impl Shape {
 }
 
 impl ToolSchema {
-    /// The tool with the schema that the grammar enforces: its own if it is strict, else any
-    /// object.
+    /// The tool with the schema that the grammar enforces: its own schema if the tool is strict,
+    /// otherwise any object.
     fn held(&self) -> Self {
         let any = || Some(Map::from_iter([("type".to_owned(), "object".into())]));
         Self {

@@ -14,9 +14,9 @@ pub(crate) const END: &str = "<|end|>";
 pub(crate) const CALL: &str = "<|call|>";
 pub(crate) const RETURN: &str = "<|return|>";
 pub(crate) const CONSTRAIN: &str = "<|constrain|>";
-/// Marks that end a message, properly or not.
+/// Marks that end a message, including unexpected ones.
 const ENDS: [&str; 5] = [END, CALL, RETURN, START, CHANNEL];
-/// Maximum bytes of a message's header. Without its end by then, the text is content.
+/// Maximum bytes of a message's header. Beyond it, the text is content.
 const MAX_HEADER: usize = 1024;
 
 #[derive(Debug)]
@@ -30,7 +30,8 @@ pub(crate) struct Harmony {
 enum State {
     /// Before a message. Text here belongs to no message, and is content.
     Between,
-    /// In the header of a message, after this mark. Both become content if no message can follow.
+    /// In the header of a message, which starts with this mark. Mark and header become content if
+    /// no message can follow.
     Header(&'static str),
     Body(Body),
 }

@@ -1,8 +1,8 @@
 //! Streaming parsers that split a model's output into reasoning, content and tool calls.
 //!
 //! One state machine per format family: text in, events out, independent of the chunk boundaries.
-//! No IO. Text that only looks like a call is content; a malformed call keeps its arguments
-//! unchanged. The text held back until the decision is bounded.
+//! No I/O. Text that only resembles a call is content; the arguments of a malformed call are kept
+//! unchanged. The amount of text that is held back for this decision is bounded.
 
 mod call_object;
 mod constraint;

@@ -1,5 +1,5 @@
-//! Admission control: bounds the requests inside the server (those being tokenized included) and
-//! their expected wait in the queue.
+//! Admission control: limits the number of requests inside the server (including those in
+//! tokenization) and their expected wait in the queue.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ pub(crate) struct Limits {
     pub(crate) vocab_size: u32,
     /// Upper bound on admitted engine requests.
     pub(crate) capacity: usize,
-    /// Requests that the engine runs at once; further admitted requests wait.
+    /// Requests that the engine runs concurrently; further admitted requests wait.
     pub(crate) running: usize,
     /// Upper bound on the expected wait of a request at its admission; `None`: unbounded.
     pub(crate) max_wait: Option<Duration>,
@@ -60,8 +60,8 @@ impl AdmissionLimiter {
     /// Admits `count` requests.
     ///
     /// # Errors
-    /// Time until a retry makes sense, if the capacity would be exceeded or the expected wait is
-    /// too long.
+    /// The time after which a retry is reasonable, if the capacity would be exceeded or the
+    /// expected wait is too long.
     pub(crate) fn acquire(
         &self,
         count: usize,
@@ -77,7 +77,7 @@ impl AdmissionLimiter {
         })
     }
 
-    /// Admitted requests that have not ended.
+    /// Number of admitted requests that have not ended.
     pub(crate) fn taken(&self) -> usize {
         lock(&self.inside).taken
     }
@@ -105,33 +105,34 @@ fn lock(inside: &Mutex<Inside>) -> MutexGuard<'_, Inside> {
 const SHARE: usize = 4;
 
 /// Admitted requests and the throughput estimate for the queue. With N requests running at once, a
-/// *turn* is the time in which N requests end, so that N waiting requests start. Until N have
-/// ended, the time since the queue began is used instead. It underestimates a turn, so a burst may
-/// then wait longer than expected. An estimate from an earlier queue would be worse: after long
-/// requests it would reject a burst of short ones.
+/// *turn* is the time in which N requests end, so that N waiting requests start. In the first turn
+/// of a queue, the time since the queue began is used instead. That underestimates a turn, so a
+/// burst may wait longer than expected. An estimate from an earlier queue would be worse: after
+/// long requests, it would reject a burst of short ones.
 ///
 /// A burst may wait up to `max_wait`. If arrivals exceed completions turn after turn, the load is a
-/// sustained overload, and a longer queue only makes every request late. The bound therefore
-/// shrinks with the duration of the overload, down to a share of a turn. Closed-loop clients, which
-/// send the next request after one has ended, never cause an overload: arrivals equal completions.
+/// sustained overload, and a longer queue only delays every request. The bound therefore shrinks
+/// with the duration of the overload, down to a share of a turn. Closed-loop clients, which send
+/// the next request only after the previous one has ended, never cause an overload: arrivals equal
+/// completions.
 #[derive(Debug, Default)]
 struct Inside {
     taken: usize,
     running: usize,
-    /// Requests that have arrived, rejected ones included.
+    /// Number of requests that have arrived, including rejected ones.
     come: u64,
     /// Start of the last turn; `None` while the queue is empty.
     turn: Option<Moment>,
     /// Completion times of the requests of the last turn, oldest first.
     ends: VecDeque<Moment>,
-    /// Start of the overload: since then each turn had more arrivals than completions.
+    /// Start of the overload. Every turn since then has had more arrivals than completions.
     swamped: Option<Instant>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Moment {
     at: Instant,
-    /// Requests that had arrived by this instant.
+    /// Number of requests that had arrived by this instant.
     come: u64,
 }
 
@@ -174,7 +175,7 @@ impl Inside {
         most.saturating_sub(now.saturating_duration_since(since))
     }
 
-    /// Requests that must end before a new request can run.
+    /// Number of requests that must end before a new request can run.
     fn ahead(&self) -> usize {
         (self.taken + 1).saturating_sub(self.running)
     }

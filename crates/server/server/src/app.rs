@@ -23,8 +23,8 @@ use crate::reading::Formats;
 use crate::render::Identity;
 use crate::request_meta::unix_now;
 
-/// `Retry-After` in seconds: a full queue moves in about one second, a start or a drain takes
-/// longer.
+/// `Retry-After` in seconds. A full queue accepts requests again after about one second; a start or
+/// drain takes longer.
 const RETRY_QUEUE: u32 = 1;
 const MAX_RETRY_QUEUE: u32 = 60;
 const RETRY_ENGINE: u32 = 2;
@@ -138,7 +138,7 @@ impl App {
         self.limiter.taken()
     }
 
-    /// Returns 404 unless `asked` is absent or a served model name.
+    /// Returns 404 unless the requested model name is absent or served.
     pub(crate) fn check_model(&self, asked: Option<&str>) -> Result<(), ApiError> {
         let names = &self.config.served_model_names;
         match asked {
@@ -149,7 +149,7 @@ impl App {
         }
     }
 
-    /// Identity of a response; its model name is the requested one, or else the first served one.
+    /// Identity of a response. Its model name is the requested one, or else the first served one.
     pub(crate) fn identity(
         &self,
         prefix: &str,
@@ -197,8 +197,8 @@ impl App {
         })
     }
 
-    /// Admits a pooled request. It gets a slot for each input, but not more than the engine runs
-    /// requests at once: further inputs reuse the slots.
+    /// Admits a pooled request. The request gets a slot per input, but no more slots than the
+    /// engine runs requests concurrently; further inputs reuse them.
     ///
     /// # Errors
     /// Same as for [`Self::admit`].

@@ -1,5 +1,5 @@
 //! Grammars of outputs that may or must contain tool calls. If the schema of a non-strict tool does
-//! not compile, any JSON object is accepted as its arguments.
+//! not compile, the grammar accepts any JSON object as the tool's arguments.
 
 use std::sync::Arc;
 
@@ -87,9 +87,9 @@ impl CallConstraint {
         self.demanded
     }
 
-    /// Returns the grammar. Only if it does not compile as a whole are the schemas checked one by
-    /// one, to name the faulty strict tool or to relax the arguments of a non-strict one to any
-    /// object. The relaxed grammar is compiled later ([`crate::wanted_grammar::checked`]).
+    /// Returns the grammar. Checks the schemas one by one only if the whole does not compile: to
+    /// name a faulty strict tool, or to accept any object as the arguments of a faulty non-strict
+    /// tool. The relaxed grammar is compiled later ([`crate::wanted_grammar::checked`]).
     ///
     /// # Errors
     /// 400 with the name of a strict tool whose schema does not compile; 503 if the compiler is
@@ -119,7 +119,7 @@ impl CallConstraint {
     }
 
     /// Builds the grammar with any object in place of schemas that do not compile. `trial` is the
-    /// verdict on the large schemas, `fault` the error of the whole grammar, which is returned if
+    /// result for the large schemas. `fault` is the error of the whole grammar; it is returned if
     /// each schema compiles alone.
     fn of_honoured(
         mut self,

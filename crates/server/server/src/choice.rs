@@ -20,11 +20,11 @@ pub(crate) struct TextRules {
     pub(crate) include_stop: bool,
     /// Number of tokens at the start of the output in which stop strings are ignored.
     pub(crate) min_tokens: u32,
-    /// The request has `max_tokens` 0: the one token that the engine must generate is dropped.
+    /// The request has `max_tokens` 0: the one token that the engine always generates is dropped.
     pub(crate) discard_output: bool,
 }
 
-/// One choice of a response, which is one request at the engine.
+/// One choice of a response; a separate request to the engine.
 pub(crate) struct Choice {
     events: RequestStream,
     detokenizer: Detokenizer,
@@ -34,7 +34,7 @@ pub(crate) struct Choice {
     timer: RequestTimer,
     /// Token counts so far; `tier_tokens` has the split by tier.
     pub(crate) usage: Usage,
-    /// The counts that the access log knows.
+    /// The counts already passed to the access log.
     logged: Usage,
     pub(crate) tier_tokens: TierTokens,
     pub(crate) finished: bool,
@@ -164,7 +164,7 @@ impl Choice {
         true
     }
 
-    /// Releases the held-back text once the output is complete; false while it is not.
+    /// Releases the held-back text once the output is complete; returns false before that.
     fn finish(&mut self, finish: Finish, stop_token: Option<u32>, delta: &mut OutputDelta) -> bool {
         let reason = match finish {
             Finish::Stop => FinishReason::Stop,

@@ -12,7 +12,7 @@ use crate::marks::Marks;
 /// The choices of a request, by index. Dropping them cancels the ones in flight at the engine.
 pub(crate) struct ChoiceStreams {
     choices: Vec<Choice>,
-    /// The choice to poll first: round robin, so no choice starves another.
+    /// Index of the choice to poll first: round robin, so that no choice starves another.
     turn: usize,
     /// `Some` if the usage splits cached tokens by tier.
     tiers: Option<TierKinds>,
@@ -126,8 +126,8 @@ fn cached_by_tier(cached: u32, tokens: TierTokens, kinds: TierKinds) -> CachedBy
     }
 }
 
-/// The output of a step that another server has already sent. Log-probabilities are unknown; with
-/// `scored`, each token gets a placeholder row.
+/// The output of a step that another server has already sent. Its log-probabilities are unknown;
+/// with `scored`, each token gets a placeholder row.
 fn sent(tokens: &[u32], scored: bool) -> Output {
     let row = LogprobRow {
         logprob: 0.0,

@@ -11,9 +11,9 @@ use serde::Deserialize;
 #[serde(deny_unknown_fields)]
 pub struct Config {
     pub host: String,
-    /// 0: the system chooses a free port, which the ready line names.
+    /// 0 selects a free port, which the ready line names.
     pub port: u16,
-    /// Not empty. The first is the default model name in responses.
+    /// Never empty. The first name is the default in responses.
     pub served_model_names: Vec<String>,
     pub model_path: PathBuf,
     /// A file that replaces the model's own chat template.
@@ -26,14 +26,14 @@ pub struct Config {
     /// A separate port for `/metrics` and the probes; the main port then does not serve `/metrics`.
     #[serde(default)]
     pub metrics_port: Option<u16>,
-    /// Special tokens spelled out in messages are encoded as control tokens.
+    /// Encode special tokens in the text of messages as control tokens.
     #[serde(default)]
     pub allow_special_tokens: bool,
     /// Accept chat templates in requests.
     #[serde(default)]
     pub trust_request_chat_template: bool,
-    /// Command that runs a job of a request (a chat template or a grammar trial) in a process of
-    /// its own; the kind of job is appended as an argument. Empty: templates run in this process
+    /// Command that runs a job of a request (a chat template or a grammar trial) in a separate
+    /// process; the kind of job is appended as an argument. If empty, templates run in this process
     /// and grammar trials are skipped.
     #[serde(default)]
     pub job_command: Vec<String>,
@@ -60,7 +60,8 @@ pub struct Config {
     #[serde(default)]
     pub vocab_size: Option<usize>,
     pub engine: EngineProcess,
-    /// Queue length: requests that may wait beyond those the engine runs at once.
+    /// Queue length: number of requests that may wait beyond those that the engine runs
+    /// concurrently.
     pub max_queue: usize,
     /// Upper bound on the expected wait in the queue; `None`: unbounded.
     #[serde(default)]
@@ -69,7 +70,7 @@ pub struct Config {
     pub limits: Limits,
     /// Drain time-out: time that open streams have to finish after SIGTERM.
     pub drain_timeout_s: f64,
-    /// An engine without a STEP for this long is not healthy.
+    /// An engine that sends no STEP message for this long counts as unhealthy.
     pub stall_timeout_s: f64,
     /// Number of ranks of the engine, for the metrics.
     #[serde(default = "one_rank")]
@@ -105,8 +106,8 @@ pub struct GenerationDefaults {
     pub top_p: Option<f32>,
     pub min_p: Option<f32>,
     pub repetition_penalty: Option<f32>,
-    /// `None`: a random seed per request. With a seed, the server is deterministic, like vLLM with
-    /// `--seed`: equal requests get equal answers, because sampling depends only on the seed and
+    /// `None`: a random seed per request. With a seed, the server is deterministic, as vLLM is with
+    /// `--seed`: equal requests get equal responses, because sampling depends only on the seed and
     /// the request's own tokens.
     pub seed: Option<u64>,
 }

@@ -7,10 +7,10 @@ use penstock_wire::LogprobRow;
 /// Output that one or more engine steps added to a choice.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct OutputDelta {
-    /// New text: whole characters, without a possible start of a stop string. Empty if a reader
-    /// parses the text.
+    /// New text: whole characters, without a suffix that may become a stop string. Empty if the
+    /// text is parsed into `events`.
     pub(crate) text: String,
-    /// Events parsed from the text, if a reader parses it.
+    /// Events parsed from the text, if the choice has a parser.
     pub(crate) events: Vec<OutputEvent>,
     /// All tokens, including a stop token without text.
     pub(crate) tokens: Vec<u32>,

@@ -1,4 +1,4 @@
-//! The server's endpoints in front of an engine in the same process.
+//! The server's endpoints for an engine in the same process.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use crate::metrics::Metrics;
 use crate::routes::router;
 use crate::startup::EngineLog;
 
-/// Waits until the engine at the other end of `stream` is ready and returns the endpoints in front
-/// of it. The address, engine process and time limits of `config` are ignored.
+/// Waits until the engine at the other end of `stream` is ready and returns a router of the
+/// endpoints. The address, engine process and time limits of `config` are ignored.
 ///
 /// # Errors
 /// The engine was lost before it was ready.

@@ -29,7 +29,7 @@ pub(crate) fn submit(
     })
 }
 
-/// Polls for the next output of a request; an end for any reason but stop or length is an error.
+/// Polls for the next output of a request. Any end reason other than stop or length is an error.
 pub(crate) fn poll_output(
     events: &mut RequestStream,
     cx: &mut Context<'_>,
@@ -43,7 +43,7 @@ pub(crate) fn poll_output(
     })
 }
 
-/// Maps an end for any reason but stop or length to its error.
+/// Maps any end reason other than stop or length to its error.
 fn refusal(output: &mut Output) -> Result<(), ApiError> {
     match output.finish {
         Finish::None | Finish::Stop | Finish::Length => Ok(()),

@@ -1,5 +1,5 @@
-//! Grammars of requests. The API server compiles each first, so an unusable one is rejected before
-//! the engine receives it.
+//! Grammars of requests. The API server compiles each grammar first, so that an unusable one is
+//! rejected before the engine receives it.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -19,7 +19,8 @@ const COMPILE_LIMIT: Duration = Duration::from_secs(3);
 const RETRY_S: u32 = 1;
 /// Maximum number of verdicts in the cache.
 const KEPT: usize = 1024;
-/// Number of locks. A grammar's hash selects its lock, so equal grammars wait for one trial.
+/// Number of locks. A grammar's hash selects its lock, so that requests with equal grammars wait
+/// for the same trial.
 const GATES: usize = 32;
 
 pub(crate) type Verdict = Result<(), GrammarError>;
@@ -45,8 +46,8 @@ impl Grammars {
     }
 
     /// Compiles a grammar that is small or has passed its trial. Blocks.
-    ///
     /// # Errors
+    /// The compiler's error; [`GrammarError::Busy`] while too many grammars are compiled.
     /// The grammar's own; [`GrammarError::Busy`] while too many grammars are compiled.
     pub(crate) fn compile(
         &self,
@@ -56,8 +57,8 @@ impl Grammars {
         self.compiler(tokenizer)?.compile(grammar, COMPILE_LIMIT)
     }
 
-    /// Verdict on each schema: the keyword that the compiler does not support, or
-    /// [`GrammarError::Busy`]. The flag of a schema marks it as large; `trial` is the verdict on
+    /// Result for each schema: the keyword that the compiler does not support, or
+    /// [`GrammarError::Busy`]. The flag of a schema marks it as large; `trial` is the result for
     /// the large ones.
     pub(crate) fn check_schemas<'a>(
         &self,
@@ -116,7 +117,7 @@ impl Verdicts {
     }
 
     pub(crate) fn keep(&self, key: u64, verdict: &Verdict) {
-        // Not cached: both errors depend on the current load.
+        // Not cached: these two errors depend on the current load.
         if !matches!(verdict, Err(GrammarError::Busy | GrammarError::TooSlow(_))) {
             let mut kept = lock(&self.kept);
             kept.truncate(KEPT - 1);

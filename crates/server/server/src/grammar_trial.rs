@@ -1,5 +1,5 @@
-//! Trial compilation of large grammars in a process that can be killed, before they are compiled in
-//! this one.
+//! Trial compilation of large grammars in a separate process, which can be killed. Only grammars
+//! that pass are compiled in this process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::job_process::JobProcess;
 /// Time-out of the wait for a trial, and for a compile thread.
 const TURN_LIMIT: Duration = Duration::from_secs(10);
 
-/// Grammars of a request, classified by estimated compile cost; each is parsed once for the
+/// Grammars of a request, classified by estimated compile cost. Each grammar is parsed once for the
 /// estimate.
 pub(crate) struct Screening {
     grammars: Vec<Grammar>,
@@ -36,8 +36,8 @@ impl Screening {
         self.grammars.iter().zip(self.large.iter().copied())
     }
 
-    /// Compiles all large grammars in one process. If it does not finish, all count as too large.
-    /// Occupies no thread while it waits in the queue.
+    /// Compiles all large grammars in one separate process. If it does not finish, all of them
+    /// count as too large. Occupies no thread while waiting in the queue.
     ///
     /// # Errors
     /// [`GrammarError::TooLarge`]; [`GrammarError::Busy`]; no compiler for the vocabulary.
@@ -59,10 +59,10 @@ impl Screening {
     }
 }
 
-/// Whether a grammar compiles. A known verdict is not computed again.
+/// Whether a grammar compiles. Uses the cached result if there is one.
 ///
 /// # Errors
-/// Those of [`compiled`].
+/// Same as for [`compiled`].
 pub(crate) async fn verdict(app: &Arc<App>, grammar: &Grammar) -> Verdict {
     let verdicts = &app.grammars.verdicts;
     let key = verdicts.key(&("whole", grammar));

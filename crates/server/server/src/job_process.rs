@@ -25,7 +25,7 @@ impl JobProcess {
     /// Runs a job and returns its output; `None` if the process failed or hit a limit.
     ///
     /// # Errors
-    /// The process cannot be started or waited for, which is no verdict on the job.
+    /// The process cannot be started or waited for; the job itself may be valid.
     pub(crate) fn run(&self, job: &str) -> io::Result<Option<String>> {
         let mut child = Command::new(&self.program)
             .args(&self.arguments)

@@ -1,6 +1,6 @@
 //! Jobs on request bodies: small bodies are handled inline, larger ones on blocking threads.
 //!
-//! A body is parsed, admitted and tokenized in one job, so the number of threads bounds the
+//! A body is parsed, admitted and tokenized in one job. The number of threads therefore limits the
 //! intermediate memory, which can be a hundred times the body's size.
 
 use std::sync::{Arc, Weak};
@@ -62,7 +62,7 @@ impl Job<'_> {
         Ok(ChatPrompt { ids, text })
     }
 
-    /// Rejects a text that cannot fit the context however it is tokenized.
+    /// Rejects a text that exceeds the context in any tokenization.
     fn check_length(&self, written: &str, max_model_len: u32) -> Result<(), ApiError> {
         if written.len() > self.text.longest_text(max_model_len).unwrap_or(usize::MAX) {
             return Err(ApiError::text_too_long(max_model_len, written.len()));
@@ -99,8 +99,8 @@ fn text_error(field: &'static str, error: &TextError) -> ApiError {
 
 const TEMPLATE: &str = "chat_template";
 
-/// Whether the request contains a chat template, which may run for seconds. The endpoint parses the
-/// body the same way and rejects a non-object.
+/// Whether the request contains a chat template, which may run for seconds. Parses the body as the
+/// endpoint does; the endpoint rejects a non-object.
 fn has_template(body: &[u8]) -> bool {
     Fields::parse(body).is_ok_and(|fields| fields.has(TEMPLATE))
 }

@@ -11,14 +11,14 @@ const RETRY_S: u32 = 1;
 /// Maximum numbers of concurrent chat templates and grammar trials, each in a process of its own.
 const TEMPLATES: usize = 2;
 const TRIALS: usize = 2;
-/// Maximum number of concurrent compilations in this process: for small and for large grammars
-/// each.
+/// Maximum number of concurrent compilations in this process, separately for small and for large
+/// grammars.
 const GRAMMARS: usize = 2;
-/// Number of threads that belong to no lane.
+/// Number of threads that are not part of any lane.
 const SPARE: usize = 2;
 
-/// Separate lanes for long bodies, chat templates and grammars (by compile cost), so cheap jobs do
-/// not queue behind expensive ones.
+/// Separate lanes for long bodies, chat templates and grammars (by compile cost), so that cheap
+/// jobs do not queue behind expensive ones.
 pub(crate) struct Lanes {
     short: Lane,
     long: Lane,

@@ -1,4 +1,4 @@
-//! The API server (*front door*): an HTTP server with OpenAI's API in front of one engine.
+//! The API server (*front door*): an HTTP server with OpenAI's API for one engine.
 //!
 //! [`run`] is the lifecycle of the process: bind, start the engine, serve, drain. Each generation
 //! endpoint is one function in `endpoints/`. Nothing blocks the runtime: long texts are tokenized

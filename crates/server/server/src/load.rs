@@ -1,4 +1,4 @@
-//! Pushes the engine's load as a stream of lines, so gateways need not poll.
+//! Pushes the engine's load as a stream of lines, so that gateways need not poll it.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -1,10 +1,12 @@
 //! Resume marks in a stream, with which another server can resume an interrupted stream.
 //!
-//! The first mark precedes all events and holds this server's random draws (time and seeds). After
-//! the events of each step, a mark holds the step's tokens; the last step has no mark and is
-//! recomputed. The resuming server replays the marked steps from their tokens without sending the
-//! events. This restores all state: detokenizer, stop strings, parsers, writers and counts depend
-//! on nothing else.
+//! The first mark precedes all events and holds this server's time and random seeds. After the
+//! events
+//! of each step, a mark holds the step's tokens; the last step has no mark and is recomputed. The
+//! resuming server replays the marked steps from their tokens without sending the events. The
+//! replay
+//! restores all state, because detokenizer, stop strings, parsers, writers and counts depend on
+//! nothing else.
 
 use bytes::{BufMut, BytesMut};
 use penstock_api_types::{ApiError, FAILED_MARK, MARK, Origin};
@@ -38,7 +40,7 @@ impl Marks {
         }
     }
 
-    /// Appends the mark of a failure (status 5xx) that another server may not have.
+    /// Appends the mark of a failure (status 5xx) that may not occur on another server.
     pub(crate) fn failed(out: &mut BytesMut, error: &ApiError) {
         if error.status >= 500 {
             out.extend_from_slice(MARK);

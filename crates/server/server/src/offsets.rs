@@ -5,7 +5,7 @@ use std::sync::Arc;
 use penstock_tokenizer::{Detokenizer, Tokenizer};
 
 /// Offsets of consecutive tokens, in characters. A token that is part of a character has the offset
-/// of that character; a token left out of the text adds nothing.
+/// of that character. A token that is omitted from the text has the offset of the next one.
 pub(crate) struct Offsets {
     detokenizer: Detokenizer,
     characters: u32,

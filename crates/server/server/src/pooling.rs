@@ -1,5 +1,5 @@
-//! Pooled requests at the engine. The inputs in flight are limited to the number of requests that
-//! the engine runs at once.
+//! Pooled requests at the engine. The number of inputs in flight is limited to the number of
+//! requests that the engine runs concurrently.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -110,8 +110,8 @@ fn start(
     })
 }
 
-/// The final output of any open input, with its position. `turn` is the position to poll first
-/// (round robin), so no input starves another.
+/// The final output of any input in flight, with its position. `turn` is the position to poll first
+/// (round robin), so that no input starves another.
 fn poll_next(
     open: &mut [Open],
     turn: &mut usize,

@@ -25,8 +25,8 @@ pub(crate) struct Formats {
 }
 
 impl Formats {
-    /// Tool format: the flag's, else the one detected in the template, else Hermes, which is also
-    /// used to add tools to templates without tool support.
+    /// Selects the tool format: the format of the flag, else the one detected in the template, else
+    /// Hermes. Hermes is also used to add tools to templates without tool support.
     pub(crate) fn of(text: &TextModel, config: &Config) -> Self {
         let template = text.template.as_ref();
         let source = template.map_or("", |template| template.sources());
@@ -102,9 +102,9 @@ impl Reading {
         self.rules.tools.as_ref().map(|(_, tools)| &tools[..])
     }
 
-    /// Whether the output may contain calls of strict tools in a format that marks them in the
-    /// text. Another grammar of the request overrides this, and so does `ignore_eos`, with which no
-    /// output is complete.
+    /// Whether the output may contain calls of strict tools in a format that marks calls in the
+    /// text. False if the request has another grammar, or `ignore_eos`, with which no output is
+    /// complete.
     pub(crate) fn is_strict(&self, request: &ChatRequest) -> bool {
         let marked = self
             .rules

@@ -1,5 +1,5 @@
-//! Renders outputs as JSON: chunks of a stream, or the body of a non-streamed response. All
-//! endpoints share the code that calls this trait.
+//! Renders outputs as JSON: chunks of a stream, or the body of a non-streamed response. The code
+//! that calls this trait is shared by all endpoints.
 
 use bytes::BytesMut;
 use penstock_api_types::{ApiError, StreamOptions, Usage, sse};

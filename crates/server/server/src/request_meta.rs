@@ -16,14 +16,14 @@ pub(crate) struct RequestMeta {
     pub(crate) at: Instant,
     /// Unix time, in seconds.
     pub(crate) unix: u64,
-    /// The client requests resume marks. Responses that do not support them ignore this.
+    /// The client requests resume marks. Responses without support for them ignore this.
     pub(crate) marked: bool,
     pub(crate) caller: Option<Arc<Caller>>,
     /// Names the request in log lines below level info.
     pub(crate) span: Span,
     /// The request's span, if its trace is exported.
     pub(crate) trace: Option<SpanParent>,
-    /// What the access log says of the request, if it is logged.
+    /// The request's access log entry, if it is logged.
     pub(crate) record: Option<AccessRecord>,
 }
 
@@ -46,7 +46,7 @@ impl RequestMeta {
         resume.map_or(self.unix, |resume| resume.origin.created)
     }
 
-    /// The request's cache salt; replaced by a derived one if its key has a cache of its own.
+    /// The request's cache salt. A key with a separate cache replaces it with a derived salt.
     pub(crate) fn salt(&self, asked: Option<&str>) -> Vec<u8> {
         let asked = asked.unwrap_or_default();
         let own = self.caller.as_ref();

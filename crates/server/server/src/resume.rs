@@ -1,5 +1,5 @@
-//! Resuming a stream that was interrupted at another server, from its random draws and its output
-//! so far.
+//! Resumption of a stream that was interrupted at another server, from that server's time and
+//! random seeds and the output so far.
 
 use std::sync::Arc;
 

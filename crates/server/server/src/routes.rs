@@ -1,4 +1,4 @@
-//! The routes of the server: which function answers which path.
+//! The routes of the server: the handler function of each path.
 
 use std::sync::Arc;
 
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn all_paths_are_described() {
-        // A model's name may contain slashes, which a path parameter of OpenAPI cannot.
+        // A model's name may contain slashes, which OpenAPI does not allow in a path parameter.
         let routed = routes()
             .into_iter()
             .map(|(path, _)| path.replace("{*", "{"));

@@ -17,7 +17,7 @@ use crate::startup::{self, EngineLog, StartupError};
 
 /// Time-out for the engine to end its requests and exit.
 const ENGINE_PATIENCE: Duration = Duration::from_secs(5);
-/// Time-out for the engine to exit with KV tiers, whose pending writes are flushed for up to 10 s.
+/// Time-out for the exit of an engine with KV tiers, which flushes pending writes for up to 10 s.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(15);
 /// Time-out for connections to write the rest of their responses.
 const CONNECTION_PATIENCE: Duration = Duration::from_secs(2);
@@ -51,7 +51,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Binds first, so a port in use fails before anything expensive, then starts the engine.
+    /// Binds the port, then starts the engine: a port in use is thus reported before any expensive
+    /// work.
     pub async fn start(config: Config) -> Result<Self, StartError> {
         let keys = Keys::start(config.api_keys.clone(), config.api_key_file.clone());
         let keys = keys.map_err(StartError::Config)?;
@@ -130,7 +131,8 @@ impl Server {
         }
     }
 
-    /// Shuts down the engine first: requests that it cancels still need their connections.
+    /// Shuts down the engine before the connections, because requests that the engine cancels still
+    /// need their connections.
     async fn close(self, engine: Duration, connections: Duration) {
         self.app.engine.shutdown(engine).await;
         self.connections.close(connections).await;

@@ -15,12 +15,13 @@ use crate::marks::Marks;
 use crate::render::Render;
 use penstock_api_http::json;
 
-/// Maximum rendered bytes that a client may leave unread. Above it, the request is aborted.
+/// Maximum number of rendered bytes that a client may leave unread. Beyond it, the request is
+/// aborted.
 const MAX_UNREAD: usize = 1 << 20;
 
 type Next = Option<Result<(usize, OutputDelta), ApiError>>;
 
-/// Streams if `options` is set, else waits for the whole response.
+/// Responds with a stream if `options` is set, else with one body.
 ///
 /// # Errors
 /// The engine rejected the request, or it failed before anything was sent.
@@ -46,8 +47,8 @@ async fn whole(mut choices: ChoiceStreams, mut render: impl Render) -> Result<Re
     Ok(json(render.response(&merged, choices.usage())))
 }
 
-/// Answers with an event stream. The headers wait for the engine's first event, so a rejected
-/// request gets an error status.
+/// Responds with an event stream. The headers are sent after the engine's first event, so that a
+/// rejected request gets an error status.
 async fn events(
     mut choices: ChoiceStreams,
     mut render: impl Render,

@@ -99,7 +99,7 @@ fn token_request(
         min_tokens,
         prompt_logprobs: params.prompt_logprobs,
         ignore_eos: common.ignore_eos,
-        // Cached positions have no logits to compute prompt log-probabilities from.
+        // Prompt log-probabilities need the logits of every position; cached positions have none.
         skip_prefix_cache: params.prompt_logprobs.is_some(),
         stop_token_ids: common.stop_token_ids.clone(),
         cache_salt: params.arrival.salt(common.cache_salt.as_deref()),

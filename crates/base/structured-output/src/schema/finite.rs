@@ -1,5 +1,6 @@
 //! Detects schemas without a finite instance, such as `N = {n: N}` with `n` required: an output
-//! that follows one never ends.
+//! that
+//! follows such a schema never ends.
 
 use std::collections::HashSet;
 

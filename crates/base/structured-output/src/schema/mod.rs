@@ -14,12 +14,12 @@ use serde_json::{Map, Value, json};
 use crate::error::{GrammarError, excerpt};
 
 /// White space between the parts of a JSON text: a space, or a line break with an indentation.
-/// Without a bound a model could emit white space forever.
+/// Bounded, because a model could otherwise emit white space forever.
 const WHITESPACE: &str = r"\x20|\x0D?\x0A[\x20\x09]{0,40}";
 /// llguidance's own key, refused in requests because it could disable llguidance's checks.
 const OPTIONS: &str = "x-guidance";
-/// Escapes allowed in strings if an object accepts names besides its listed ones: with `\u`, a
-/// listed name could be spelled as another name.
+/// Escapes allowed in strings if an object accepts names besides its listed ones. Excludes `\u`,
+/// with which a listed name could be spelled as another name.
 const PLAIN_ESCAPES: &str = "nrbtf\\\"";
 
 /// Parses a schema.

@@ -1,4 +1,4 @@
-//! Checks of property counts, for which llguidance counts a repeated name each time.
+//! Checks of property counts. llguidance counts a repeated name each time that it occurs.
 
 use serde_json::{Map, Value};
 

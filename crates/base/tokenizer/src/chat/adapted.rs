@@ -2,8 +2,8 @@
 //!
 //! Many templates accept only the form that their model was trained on: a system message only at
 //! the start, alternating turns, call ids of nine letters or digits, tools with descriptions.
-//! Clients send everything that their protocol allows, and none of it may end a conversation. A
-//! refused conversation is therefore rendered again, in increasingly conservative forms.
+//! Clients send any form that their protocol allows, and the server must accept it. A refused
+//! conversation is therefore rendered again, in increasingly conservative forms.
 
 use serde_json::{Map, Value, json};
 

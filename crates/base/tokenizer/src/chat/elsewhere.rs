@@ -13,7 +13,7 @@ use crate::{SpecialTokens, TextError};
 
 type Run = dyn Fn(&str) -> io::Result<Option<String>> + Send + Sync;
 
-/// Sends a job to another process, which answers with [`run_template_job`]. The answer is `None` if
+/// Function that sends a job to another process, which runs [`run_template_job`]. Returns `None` if
 /// the process was killed before its end, and an error if it could not start.
 #[derive(Clone)]
 pub struct Elsewhere(Arc<Run>);

@@ -1,9 +1,10 @@
 //! Chat templates: Jinja programs from a model's files that render a conversation as prompt text.
 //!
-//! They run in this crate's interpreter, with access to their variables only, and with bounds on
-//! steps, memory, recursion and output. Templates from a model's files are trusted to this extent.
-//! Templates from requests require the operator's permission, and a server runs them in a separate
-//! process ([`Elsewhere`]).
+//! Templates run in this crate's interpreter. They can access only their variables, and steps,
+//! memory, recursion and output are bounded. Within these bounds, templates from a model's files
+//! are
+//! trusted. Templates from requests require the operator's permission, and a server runs them in a
+//! separate process ([`Elsewhere`]).
 
 mod adapted;
 mod elsewhere;

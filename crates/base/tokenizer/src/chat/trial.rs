@@ -6,8 +6,9 @@ use super::ChatTemplate;
 use crate::TextError;
 
 impl ChatTemplate {
-    /// Renders one user message, then a system turn and a tool round. Returns which of the latter
-    /// two the template refuses; a server renders those in alternative forms.
+    /// Renders one user message, then a conversation with a system message and one with tools.
+    /// Returns which of the latter two the template refuses; a server renders those in alternative
+    /// forms.
     ///
     /// # Errors
     /// The template cannot render one user message.

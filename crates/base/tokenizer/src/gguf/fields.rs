@@ -39,7 +39,7 @@ impl TokenType {
         matches!(self, Self::Unknown | Self::Control | Self::UserDefined)
     }
 
-    /// Whether the token is no part of an answer's text: it is omitted when special tokens are
+    /// Whether the token is not part of the output text: it is omitted when special tokens are
     /// skipped.
     pub(super) fn is_special(self) -> bool {
         matches!(self, Self::Unknown | Self::Control)

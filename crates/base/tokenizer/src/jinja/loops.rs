@@ -20,7 +20,7 @@ struct Loop {
     after: RefCell<Option<Value>>,
     current: RefCell<Value>,
     before: RefCell<Value>,
-    /// From 0; -1 before the first iteration.
+    /// Index of the iteration from 0; -1 before the first iteration.
     index: Cell<i64>,
     length: Cell<Option<usize>>,
     level: usize,

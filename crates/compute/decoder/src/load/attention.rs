@@ -13,7 +13,7 @@ use crate::shard::Inputs;
 use crate::source::vector;
 use crate::spec::{AttentionSpec, DecoderSpec, Mixer, RopeScaling, RopeSpec};
 
-/// The KV groups of `spec`, each with those of its layers that are in the range `own`.
+/// The KV groups of `spec`, each restricted to its layers in the range `own`.
 pub(crate) fn kv_groups(spec: &DecoderSpec, own: Range<usize>) -> Vec<KvGroup> {
     let mut groups: Vec<KvGroup> = Vec::new();
     for layer in 0..spec.depth() {
@@ -44,7 +44,7 @@ pub(super) fn ropes(spec: &DecoderSpec) -> Vec<RopeSpec> {
     ropes
 }
 
-/// The range of numbers in a row that a range of heads covers.
+/// Converts a range of heads to a range of numbers in a row.
 pub(super) fn times(heads: Range<usize>, head_dim: usize) -> Range<usize> {
     heads.start * head_dim..heads.end * head_dim
 }

@@ -1,5 +1,5 @@
-//! Loads latent attention weights: the down projections, and for each of this rank's heads the
-//! matrices from queries into the latent space and back to values ("absorbed").
+//! Loads latent attention weights: the down projections, and per head of this rank the "absorbed"
+//! matrices, which map queries into the latent space and latents back to values.
 
 use std::ops::Range;
 
@@ -122,8 +122,9 @@ impl Loader<'_> {
         let first = head * (k + a.value_dim);
         let keys = some_rows(role("kv_b", &weights.kv_b)?, first..first + k);
         let rows = TensorRows::open(self.tensors, &keys, k, n)?;
-        // Stored codes share their scales along the other dimension, so they are requantised, to 8
-        // bits.
+        // Groups of stored codes share a scale along the dimension that the transposition
+        // exchanges,
+        // so the codes are requantised, to 8 bits.
         let form = match self.numerics {
             Numerics::AsStored { .. } if !is_float(rows.dtype()) => WeightFormat::W8,
             numerics => numerics.form(rows.dtype()),

@@ -45,7 +45,7 @@ pub struct AttentionSpec {
     pub scale: Option<f32>,
     /// `c` in `c * tanh(score / c)`, which replaces the scaled score.
     pub softcap: Option<f32>,
-    /// Factor of queries that depends on their position; `None` = 1.
+    /// Position-dependent scale of the queries; `None` = 1.
     pub temperature: Option<Temperature>,
     /// Query, key and value projections have biases.
     #[serde(default)]
@@ -57,7 +57,7 @@ pub struct AttentionSpec {
     pub rope: Option<RopeSpec>,
 }
 
-/// Queries are multiplied by `1 + scale * ln(1 + floor((position + 1) / floor))` (Llama 4).
+/// Multiplies queries by `1 + scale * ln(1 + floor((position + 1) / floor))` (Llama 4).
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs)]

@@ -65,8 +65,9 @@ pub struct ExpertsSpec {
 }
 
 /// Rule for the choice and weights of a token's experts, in this order: logits become scores;
-/// `choice = score + correction`; only experts of the best groups stay eligible; those with the
-/// highest choice values are chosen; their scores, normalised and scaled, are the weights.
+/// `choice = score + correction`; only experts of the best groups stay eligible; the eligible
+/// experts with the highest `choice` are chosen; their scores, normalised and scaled, are the
+/// weights.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct RouterSpec {
@@ -149,7 +150,7 @@ impl FeedForward {
         }
     }
 
-    /// Inner widths of all dense feed-forwards in it, experts included.
+    /// Inner widths of all dense feed-forwards that this one contains, experts included.
     pub(crate) fn widths(&self) -> Vec<usize> {
         match self {
             Self::Gated(mlp) | Self::Plain(mlp) => vec![mlp.intermediate],

@@ -1,4 +1,4 @@
-//! Emulation of the tile unit in plain Rust, after the pseudo-code of Intel's instruction set
+//! Emulation of the AMX tile unit in plain Rust, after the pseudo-code of Intel's instruction set
 //! reference.
 
 use super::halves::HalfUnit;
@@ -8,7 +8,7 @@ use crate::activations::bf16_value;
 use crate::isa::tiles_permitted;
 use crate::packed::{GROUP, PANEL};
 
-/// Integer tiles of the CPU if it has them, else emulated ones.
+/// The CPU's AMX integer tiles if available, else the emulation.
 pub(crate) enum Integers {}
 
 impl IntegerTiles for Integers {
@@ -17,7 +17,7 @@ impl IntegerTiles for Integers {
     unsafe fn configure(rows: usize) {
         assert!((1..=HEIGHT).contains(&rows), "{rows} rows in a tile");
         if tiles_permitted() {
-            // SAFETY: the CPU has the unit.
+            // SAFETY: the CPU has AMX.
             unsafe { IntegerUnit::configure(rows) }
         }
     }
@@ -42,7 +42,7 @@ impl IntegerTiles for Integers {
 
     unsafe fn release() {
         if tiles_permitted() {
-            // SAFETY: the CPU has the unit.
+            // SAFETY: the CPU has AMX.
             unsafe { IntegerUnit::release() }
         }
     }
@@ -72,7 +72,7 @@ unsafe fn dots<const G: usize>(
     }
 }
 
-/// bf16 tiles of the CPU if it has them, else emulated ones.
+/// The CPU's AMX bf16 tiles if available, else the emulation.
 pub(crate) enum Halves {
     Unit(HalfUnit),
     Emulated(Box<Emulated>),
@@ -91,7 +91,7 @@ impl Default for Halves {
 impl HalfTiles for Halves {
     unsafe fn configure(&mut self, rows: usize, halves: bool) {
         assert!((1..=HEIGHT).contains(&rows), "{rows} rows in a tile");
-        // SAFETY: the CPU has the unit, or the emulation needs nothing.
+        // SAFETY: the CPU has AMX, or the emulation is in use, which has no requirements.
         unsafe {
             match self {
                 Self::Unit(unit) => unit.configure(rows, halves),
@@ -162,7 +162,7 @@ impl HalfTiles for Halves {
 
 type Row = [f32; PANEL];
 
-/// Sums in memory. They start as NaN, so that a use of stale sums shows.
+/// Accumulators in memory. Initialised to NaN, so that a read before initialisation is noticed.
 pub(crate) struct Emulated {
     /// 0 before `configure` and after `release`.
     rows: usize,
@@ -278,7 +278,7 @@ unsafe fn add_row(pairs: usize, left: *const u16, right: *const u8, stride: usiz
     }
 }
 
-/// Compares the CPU's unit with the emulation. Skipped on a CPU without the unit.
+/// Compares the CPU's AMX unit with the emulation. Skipped on a CPU without AMX.
 mod tests {
     use super::*;
 
@@ -323,7 +323,7 @@ mod tests {
         }
     }
 
-    /// Sums of whole products, and of half ones if `halves`, through load and store.
+    /// Sums of full-depth products, and of half-depth ones if `halves`, through load and store.
     fn sums<U: HalfTiles>(rows: usize, halves: bool) -> Vec<f32> {
         let (left, right) = (noise(HEIGHT * 40, 3), noise(WIDTH * 16 * 32, 4));
         let mut out = vec![0.0f32; WIDTH * HEIGHT * PANEL];

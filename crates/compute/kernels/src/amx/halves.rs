@@ -4,11 +4,13 @@ use std::arch::asm;
 
 use super::{Configuration, DEPTH, HalfTiles, LINE, ZEROS, load, release, store};
 
-/// The CPU's bf16 tiles. Tiles 0 to 3 are the sums, 4 is the left operand. Tiles 5 to 7 are right
-/// operands, so that loads overlap with products. If half products are configured, only tile 5 is a
-/// right operand, and tiles 6 and 7 are the operands of half products.
+/// The CPU's bf16 tiles. Tiles 0 to 3 are the sums, tile 4 is the left operand. Tiles 5 to 7 are
+/// right operands: several of them, so that loads overlap with products. If half products are
+/// configured, tile 5 is the only right operand, and tiles 6 and 7 are the operands of half
+/// products.
 ///
-/// Sums stay in the tiles from call to call, because compiled code uses no tiles.
+///
+/// The sums stay in the tiles between calls. That is safe because the compiler never uses tiles.
 #[derive(Default)]
 pub(crate) struct HalfUnit {
     /// Number of rows and whether half products are enabled; `None` if the unit is not configured.

@@ -8,10 +8,10 @@
 //!   halves    16 rows x 32 bf16   *  16 x (16 features x 2)  ->  16 rows x 16 f32
 //! ```
 //!
-//! Integer dot products are exact. A bf16 product adds the even inputs, in ascending order, and
-//! then the odd ones to each sum. `vdpbf16ps` adds pair by pair, so its results differ in the last
-//! bits. The rows of a product do not affect each other. `emulated.rs` computes both in plain Rust;
-//! the unit tests use it on a CPU without the unit.
+//! Integer dot products are exact. A bf16 product adds to each sum the even inputs, in ascending
+//! order, and then the odd inputs. `vdpbf16ps` adds pair by pair, so its results differ in the last
+//! bits. The rows of a product do not affect each other. `emulated.rs` computes the same results in
+//! plain Rust; the unit tests use it on a CPU without AMX.
 
 use std::arch::asm;
 
@@ -32,14 +32,14 @@ pub(crate) use {halves::HalfUnit as Halves, integers::IntegerUnit as Integers};
 pub(crate) const HEIGHT: usize = 16;
 /// Number of sum tiles (bf16) or dot-product tiles (integers) in use at once.
 pub(crate) const WIDTH: usize = 4;
-/// Inputs of a whole bf16 product; a half product has 16.
+/// Inputs (inner dimension) of a full bf16 product; a half product has 16.
 pub(crate) const DEPTH: usize = 32;
 /// Bytes per tile row.
 pub(crate) const LINE: usize = 64;
 
 /// A unit that multiplies tiles of 8-bit integers.
 pub(crate) trait IntegerTiles {
-    /// Minimum number of rows for which tiles are faster than vectors.
+    /// Minimum number of rows for which AMX tiles are faster than vector instructions.
     const FEWEST: usize;
 
     /// Prepares products of `rows` activation rows, up to 16.
@@ -70,7 +70,7 @@ pub(crate) trait IntegerTiles {
     unsafe fn release();
 }
 
-/// No tile unit: all rows use vectors.
+/// Stand-in for CPUs without a tile unit: all rows use vector instructions.
 pub(crate) enum Absent {}
 
 impl IntegerTiles for Absent {
@@ -129,8 +129,9 @@ pub(crate) trait HalfTiles: Default {
     /// The unit is configured; each tile has space for the configured number of rows of 16 f32.
     unsafe fn store(&mut self, out: &[*mut f32], stride: usize);
 
-    /// Executes one product and discards its result. After half a microsecond without a product,
-    /// the unit is slow for another half microsecond. Sums are lost.
+    /// Executes one product and discards its result, so that the unit stays at full speed: after
+    /// half a microsecond without a product, the unit is slow for another half microsecond. Sums
+    /// are lost.
     fn keep_awake(&mut self);
 
     /// Releases the tile state if the unit is configured, so that context switches need not save
@@ -180,8 +181,8 @@ unsafe fn release() {
     unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) }
 }
 
-/// Zeros that sums and dot products are loaded from. After `tilezero` a product takes three times
-/// as long (measured on family 6, model 167).
+/// Zeros from which sums and dot products are initialised by a load. Initialised with `tilezero`
+/// instead, the next product takes three times as long (measured on family 6, model 167).
 #[repr(align(64))]
 struct Zeros([i32; HEIGHT * PANEL]);
 static ZEROS: Zeros = Zeros([0; HEIGHT * PANEL]);

@@ -1,9 +1,10 @@
 //! Attention over bf16 keys and values on AMX: 16 rows and up to 4 sum tiles at a time.
 //!
-//! A run of 16 keys in the pool is already a right operand of 32 dims. A right operand of values is
-//! a pair of runs, an even run and the odd run after it. Runs are counted from the start of the
-//! sequence, so that a row's sums do not depend on the start of a chunk or window. An incomplete
-//! pair is a half product: bit for bit the whole product with zero weights for the missing run.
+//! A run of 16 keys is stored in the tile layout of a right operand of 32 dims. A right operand of
+//! values is a pair of runs: an even run and the odd run after it. Runs are counted from the start
+//! of the sequence, so that a row's sums do not depend on the start of a chunk or window. A run
+//! whose partner is missing is a half product, with the same bits as a full product in which the
+//! missing run has zero weights.
 
 use super::{MOST_ROWS, Queries, Runs, SPLIT};
 use crate::amx::{DEPTH, HEIGHT, HalfTiles, LINE, WIDTH};
@@ -53,8 +54,8 @@ pub(super) unsafe fn scores<U: HalfTiles>(
     }
 }
 
-/// Right operands of values, each as (first run within the stretch, number of runs: 2 for a pair, 1
-/// for a run without its partner).
+/// Right operands of values, each as (first run within the stretch, number of runs). The number is
+/// 2 for a pair and 1 for a run without its partner.
 fn sides(odd: bool, runs: usize) -> impl Iterator<Item = (usize, usize)> {
     let lone = usize::from(odd).min(runs);
     let pairs = (lone..runs).step_by(2).map(move |r| (r, 2.min(runs - r)));

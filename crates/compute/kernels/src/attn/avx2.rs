@@ -1,5 +1,5 @@
-//! Attention kernels on AVX2 with FMA: bit for bit the loops of `generic`, with 6 to 12 vectors of
-//! sums in registers.
+//! Attention kernels on AVX2 with FMA, bit for bit equal to `generic`; 6 to 12 vectors of sums stay
+//! in registers.
 //!
 //! AVX2 has no bf16 arithmetic. A vector of pairs is split into its first numbers (shifted up) and
 //! its second ones (masked). The rows' numbers are widened in advance, so that each is one
@@ -49,7 +49,7 @@ unsafe fn score_rows<const HALF: bool>(q: &Queries<'_>, runs: &Runs<'_>, out: *m
     }
 }
 
-/// Scores of M rows for every run, R runs (N = 2 R vectors) at a time. Returns M.
+/// Scores of M rows for every run; each iteration computes R runs (N = 2 R vectors). Returns M.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 unsafe fn dots<const HALF: bool, const M: usize, const R: usize, const N: usize>(
@@ -64,8 +64,8 @@ unsafe fn dots<const HALF: bool, const M: usize, const R: usize, const N: usize>
         count: if HALF { dim / 2 } else { dim },
     };
     for (first, runs) in runs.chunks(R).enumerate() {
-        // The last run is repeated for missing ones. `out` has space for them, because a split is a
-        // multiple of R runs.
+        // Missing runs at the end are replaced by copies of the last run. `out` has space for their
+        // scores, because a split is a multiple of R runs.
         let keys = |run: usize| runs[run.min(runs.len() - 1)].0.as_ptr();
         let vectors = std::array::from_fn(|n| keys(n / 2).wrapping_add(n % 2 * 32));
         let mut sums = [[_mm256_setzero_ps(); N]; M];

@@ -1,4 +1,4 @@
-//! Attention kernels on AVX-512: the loops of `generic`, up to 6 rows x 4 vectors in registers.
+//! Attention kernels on AVX-512, equivalent to `generic`; up to 6 rows x 4 vectors in registers.
 
 use std::arch::x86_64::*;
 use std::mem::transmute;

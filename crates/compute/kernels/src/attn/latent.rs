@@ -1,9 +1,9 @@
-//! Latent attention: projected latents and rope keys to stored keys, and values read from keys.
+//! Latent attention: stores projected latents and rope keys, and derives values from stored keys.
 //!
 //! The key of a token is its latent followed by its rope key, shared by all query heads; the value
 //! is the latent. Queries are projected into the latent space ("absorbed", DeepSeek-V2), so that
-//! the latent is never expanded. Only the layout differs: a run of keys is converted to the layout
-//! of values once for all rows of a task.
+//! latents are never expanded to full keys and values. Keys and values have different layouts, so a
+//! run of keys is converted to the layout of values once for all rows of a task.
 
 use super::{Angles, Place, SPLIT};
 use crate::Cpu;
@@ -137,7 +137,8 @@ pub(super) fn spread<'r>(
     }
 }
 
-/// Converts the first `dim` numbers (a multiple of 16) of a run of keys to a run of values.
+/// Converts a run of keys to a run of values, which are the first `dim` numbers (a multiple of 16)
+/// of each key.
 fn values_of(isa: Isa, dtype: KvType, keys: &[u8], dim: usize, out: &mut [u8]) {
     assert!(dim.is_multiple_of(16) && out.len() == RUN * dim * dtype.size());
     assert!(keys.len() >= out.len());

@@ -3,8 +3,8 @@
 //! Keys are processed in splits of 256 tokens aligned to absolute positions. Within a split, a
 //! row's scores, their maximum, the probabilities, their sum and the weighted values are computed
 //! together. Splits are then merged in ascending order (the online softmax of Milakov and
-//! Gimelshein 2018, as in FlashAttention). A row's arithmetic depends on its position only: not on
-//! its chunk, the other rows, the block size, or the number of threads.
+//! Gimelshein 2018, as in FlashAttention). A row's arithmetic depends only on its position, not on
+//! its prefill chunk, the other rows, the block size, or the number of threads.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -27,10 +27,10 @@ pub use store::{Angles, HeadNorms, Place, Rotation};
 pub enum Seen {
     /// Full causal attention.
     All,
-    /// Sliding window: a token attends to this many last tokens, itself included.
+    /// Sliding window: a token attends to the given number of most recent tokens, itself included.
     Window(usize),
-    /// Chunked attention: a token attends to the tokens of its own chunk. Chunks have this many
-    /// tokens and are aligned to absolute positions.
+    /// Chunked attention: a token attends to earlier tokens of its own chunk. The value is the
+    /// chunk size in tokens; chunks are aligned to absolute positions.
     Chunk(usize),
 }
 
@@ -54,8 +54,8 @@ pub struct Scoring<'a> {
     pub scale: f32,
     /// `c` of `c * tanh(score / c)`, which replaces the scaled score (Gemma 2).
     pub softcap: Option<f32>,
-    /// Attention sink of each query head: a learned score that takes part in the softmax without a
-    /// value (gpt-oss).
+    /// Attention sink of each query head (gpt-oss): a learned score that is included in the
+    /// softmax's denominator but has no value vector.
     pub sinks: Option<&'a [f32]>,
 }
 

@@ -22,8 +22,8 @@ pub struct HeadShape {
     pub heads: usize,
     /// Number of query heads per KV head, over all ranks.
     pub group: usize,
-    /// Number of query heads in the first KV head's group that are on another rank, because a
-    /// partition may split a group.
+    /// Number of query heads of the first KV head's group that are on another rank. Nonzero if the
+    /// partition over ranks splits a group.
     pub skipped: usize,
     /// Numbers per query and key head.
     pub head_dim: usize,
@@ -84,8 +84,8 @@ impl Task {
         }
     }
 
-    /// Keys and values of one split, from the first block that the task's rows attend to: earlier
-    /// blocks are not leased.
+    /// Keys and values of one split, starting at the first block that the task's rows attend to.
+    /// Earlier blocks are not leased.
     fn stretch(&self, call: &Call<'_>, sequence: &Sequence, split: usize) -> Stretch {
         let position = |row: usize| sequence.start + row - sequence.rows.start;
         let size = call.kv.layout().block_size;
@@ -112,8 +112,8 @@ thread_local! {
 }
 
 impl AttentionPlan {
-    /// Plans the batch. If a few decodes would leave threads idle, each of their splits becomes a
-    /// task.
+    /// Plans the batch. If too few decode sequences are in the batch to occupy all threads, each of
+    /// their splits becomes a separate task.
     pub fn new(sequences: Vec<Sequence>, shape: HeadShape, threads: usize) -> Self {
         let scarce = sequences.len() * shape.kv_heads() < 4 * threads
             && sequences.iter().all(|s| s.rows.len() == 1);
@@ -141,7 +141,7 @@ impl AttentionPlan {
                 }));
             }
         }
-        // Longest tasks first, so that all threads end at about the same time.
+        // Longest tasks first, so that all threads finish at about the same time.
         tasks.sort_by_key(|t| {
             std::cmp::Reverse(
                 sequences[t.sequence].start + t.rows.end - sequences[t.sequence].rows.start,
@@ -157,10 +157,11 @@ impl AttentionPlan {
         }
     }
 
-    /// Computes the attention of row i of `q` (heads x head_dim numbers, row stride `q_ld`, after
-    /// rotation) over the leased keys up to its own, and writes row i of each head of `out`. The
-    /// keys of all rows must be stored already. The lease has the plan's sequences in the same
-    /// order. The sinks in `scoring`, if any, are one per query head.
+    /// Computes the attention of row i of `q` over the leased keys up to the row's own position,
+    /// and writes row i of each head of `out`. `q` has heads x head_dim numbers per row, with row
+    /// stride `q_ld`, after rotation. The keys of all rows must be stored already. The lease has
+    /// the plan's sequences in the same order. The sinks in `scoring`, if any, are one per query
+    /// head.
     #[allow(clippy::too_many_arguments)]
     pub fn run(
         &mut self,
@@ -215,7 +216,8 @@ impl AttentionPlan {
                             }
                             None => None,
                         };
-                        // Only decodes wait for memory; prefill reuses its keys from the cache.
+                        // Prefetch for decode only: prefill reuses its keys, so they are already in
+                        // the CPU cache.
                         let ahead = ahead.filter(|_| task.rows.len() == 1);
                         scratch.attend(&call, &positions, &stretch, ahead.as_ref());
                     }
@@ -233,8 +235,8 @@ impl AttentionPlan {
         self.merge_lone(cpu, dim, scoring, &out);
     }
 
-    /// Merges the results of single-split tasks in ascending order: the same arithmetic as in one
-    /// task.
+    /// Merges the results of single-split tasks in ascending order, with the same arithmetic as a
+    /// task that processes all splits.
     fn merge_lone(&self, cpu: &Cpu, dim: usize, scoring: Scoring<'_>, out: &SharedHeads<'_>) {
         let mut state = State::default();
         for task in self.tasks.iter().filter(|t| matches!(t.lone, Some((0, _)))) {

@@ -290,8 +290,8 @@ impl Scratch {
     }
 }
 
-/// Whether attention products run on AMX. If so, all of them do, for any number of rows, because
-/// results of tiles and vectors differ in the last bits.
+/// Whether attention products run on AMX. If so, products with few rows do too, because results of
+/// tiles and vectors differ in the last bits.
 fn on_tiles(isa: Isa, dtype: KvType) -> bool {
     isa == Isa::Amx && dtype == KvType::Bf16
 }
@@ -304,7 +304,8 @@ fn rows_at_once(isa: Isa, dtype: KvType) -> usize {
     }
 }
 
-/// Whether the run at `start` is the second of a pair, counted from the start of the sequence.
+/// Whether the run at token `start` is the second run of a pair; pairs are counted from the start
+/// of the sequence.
 fn odd(start: usize) -> bool {
     !(start / RUN).is_multiple_of(2)
 }
@@ -342,7 +343,9 @@ fn softmax(
 ) {
     #[cfg(target_arch = "x86_64")]
     if isa.vectors() == Isa::Avx512 {
-        // A few rows at a time; `keep_awake` in between keeps the tile unit fast for the values.
+        // A few rows at a time: `keep_awake` must run in between, so that the tile unit is fast
+        // when
+        // the values are processed.
         let size = if on_tiles(isa, dtype) { 4 } else { ROWS };
         for (i, spans) in spans.chunks(size).enumerate() {
             if i > 0 {

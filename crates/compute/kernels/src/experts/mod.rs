@@ -1,9 +1,9 @@
 //! Mixture of experts: rows that share an expert are computed together.
 //!
-//! Each (row, choice) pair is a separate row from the gather of the activations to the sum. Pairs
-//! are sorted by expert, then by row. One job computes the inner activations of all chosen experts,
-//! a second one their outputs; each weight is read once, by one thread. A row's result is the sum
-//! over its choices in their order, so it does not depend on the other rows.
+//! From the gather of the activations to the final sum, each (row, choice) pair is a separate row.
+//! Pairs are sorted by expert, then by row. One job computes the inner activations of all chosen
+//! experts, a second job their outputs; one thread reads each weight, once. A row's result is the
+//! sum over its choices in their order, so it does not depend on the other rows.
 
 mod route;
 
@@ -19,10 +19,10 @@ use crate::tasks::{self, Block};
 
 pub use route::{Choice, Groups, Routing, Score};
 
-/// Maximum (row, choice) pairs computed at once: few enough to bound the buffers, and enough rows
-/// per expert to reuse its weights.
+/// Maximum (row, choice) pairs computed at once. Bounds the buffers but leaves enough rows per
+/// expert to reuse its weights.
 const PAIRS: usize = 8192;
-/// Assumed work of the choice of a row's experts, in numbers per expert, for [`Cpu::rows`].
+/// Cost estimate for the choice of a row's experts, in numbers per expert. Passed to [`Cpu::rows`].
 const CHOOSING: usize = 16;
 
 /// Feed-forward of one expert, gated or not.
@@ -42,10 +42,10 @@ pub struct Experts {
     pub activation: ActivationFn,
     /// Number of inputs of the output projections.
     pub inputs: usize,
-    /// Index of the first input of the output projections that the inner matrices produce; inputs
-    /// outside the width of the inner matrices are zero.
+    /// Index, among the inputs of the output projections, of the first one that the inner matrices
+    /// produce. Inputs outside the width of the inner matrices are zero.
     pub lead: usize,
-    /// A choice's weight multiplies the expert's input instead of its output.
+    /// Multiply the expert's input by the choice's weight, instead of its output.
     pub weighted_inputs: bool,
 }
 
@@ -64,7 +64,7 @@ impl Experts {
     }
 }
 
-/// Addend to the experts' sum (the output of the shared expert): one row per token, with an
+/// Addend to the experts' sum, such as the shared expert's output: one row per token, with an
 /// optional factor.
 pub struct Beside<'a> {
     /// Rows in the shape of the output.
@@ -84,7 +84,7 @@ pub struct ExpertBuffers {
 }
 
 impl ExpertBuffers {
-    /// Number of times that an expert's weights were read by products with these buffers.
+    /// Number of expert weight reads by products with these buffers.
     pub fn read(&self) -> u64 {
         self.read
     }

@@ -17,7 +17,7 @@ pub struct Routing {
     pub score: Score,
     /// Choose by logit; the weights are scores over the chosen experts only.
     pub after: bool,
-    /// Bias per expert, added for the choice and not for the weight.
+    /// Bias per expert; affects the choice, not the weight.
     pub correction: Option<Vec<f32>>,
     /// Groups of experts; only the best groups are eligible.
     pub groups: Option<Groups>,
@@ -54,12 +54,13 @@ pub struct Groups {
 pub struct Choice {
     /// Index of the expert.
     pub expert: u32,
-    /// Factor of its output (of its input if [`weighted_inputs`](super::Experts::weighted_inputs)).
+    /// Factor of the expert's output (of its input if
+    /// [`weighted_inputs`](super::Experts::weighted_inputs)).
     pub weight: f32,
 }
 
 impl Routing {
-    /// Chooses the experts of one token, highest first. `logits` become scores.
+    /// Chooses the experts of one token, highest first. Overwrites `logits` with scores.
     ///
     /// # Panics
     /// `logits` does not have one number per expert, or `out` is too small for the chosen experts.
@@ -97,7 +98,7 @@ impl Routing {
         }
     }
 
-    /// Whether the choice sorts by logit instead of score. The order is the same, but softmax
+    /// Whether the choice sorts by logit instead of score. Both give the same order, but softmax
     /// scores may be too small to differ.
     fn orders_logits(&self) -> bool {
         let single = self.groups.is_none_or(|groups| groups.best == 1);

@@ -1,10 +1,10 @@
 //! Integer GEMM tiles on AMX.
 //!
-//! A group of 32 inputs of one panel is a weight tile (`crate::amx`) once its codes are signed
-//! bytes. Codes are unpacked for a block of panels and used for all rows of a task, so that tiles
-//! and vectors share one packed copy of the weights. Each group has its own scales, so its dot
-//! products go through the L1 cache to vectors. The vectors apply the operations of the AVX-512
-//! tiles in the same order, with the same bits.
+//! A group of 32 inputs of one panel becomes an AMX weight tile once its codes are unpacked to
+//! signed bytes. Codes are unpacked for a block of panels and reused for all rows of a task; thus
+//! tiles and vectors share one packed copy of the weights. Each group has its own scales, so its
+//! dot products are stored in the L1 cache and scaled by vector code. The vector code does the
+//! same operations in the same order as the AVX-512 kernel, so results are bit-identical.
 //!
 //! ```text
 //!   for 3 groups:  codes of 4 panels -> 12 weight tiles
@@ -12,8 +12,9 @@
 //!                  dots -> sums           vectors
 //! ```
 //!
-//! Products and vector code alternate: next to tile instructions the CPU issues floating-point ones
-//! at half rate. The results of 12 products and their operands fit the L1 cache.
+//! Products and vector code alternate instead of overlapping, because the CPU issues floating-point
+//! instructions at half rate next to tile instructions. The results and operands of 12 products fit
+//! the L1 cache.
 
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
@@ -31,7 +32,7 @@ use crate::tasks;
 const GROUPS: usize = 3;
 /// Activation rows per pass over a block; also the maximum of a task.
 const ROWS: usize = tasks::ROWS;
-/// Rows summed at once: enough to hide the latency of the additions.
+/// Rows whose sums are computed at once: enough to hide the latency of the additions.
 const TOGETHER: usize = 4;
 
 /// A thread's scratch buffers, in the L1 and L2 caches.
@@ -45,8 +46,8 @@ struct Work {
     sums: [MaybeUninit<[f32; PANEL]>; ROWS * PANELS],
 }
 
-/// Computes the tile's rows with a block of panels. Returns the first row not computed: fewer than
-/// [`IntegerTiles::FEWEST`] remain.
+/// Computes the tile's rows with a block of panels. Returns the first row that is not computed;
+/// fewer than [`IntegerTiles::FEWEST`] rows remain from there.
 ///
 /// # Safety
 /// Same as for `gemm::compute`; the CPU has AVX-512 and `U`.
@@ -84,8 +85,8 @@ pub(super) unsafe fn rows<const SOURCE: u8, U: IntegerTiles>(
     row
 }
 
-/// Number of rows to compute on tiles: without the last ones if these are few, because a product of
-/// few rows costs as much as a full one.
+/// Number of rows to compute on tiles. Excludes a small remainder, because a product of few rows
+/// costs as much as a full one.
 fn whole(rows: usize, fewest: usize) -> usize {
     let rest = rows % HEIGHT;
     rows - if rest < fewest { rest } else { 0 }
@@ -123,7 +124,7 @@ impl Part<'_> {
         }
     }
 
-    /// Adds groups `first` to `first + G` to all sums; sets them if `first` is 0.
+    /// Adds groups `first` to `first + G` to all sums; if `first` is 0, overwrites the sums.
     ///
     /// # Safety
     /// The groups exist; the sums were set if `first` is not 0.
@@ -283,7 +284,7 @@ impl Part<'_> {
     }
 }
 
-/// The code of weight zero; formats with minima have none.
+/// The code that represents weight zero; formats with minima have no such code.
 const fn zero_code(source: u8) -> i8 {
     match source {
         BYTES => -128,

@@ -1,9 +1,10 @@
 //! bf16 GEMM tiles on AMX.
 //!
-//! All products use AMX, for any number of rows: results of `vdpbf16ps` differ in the last bits,
-//! and a row's bits must not depend on the other rows. A few groups of inputs of a block of panels,
-//! whose weights fit the L1 cache, are multiplied with all rows before the next groups. The f32
-//! sums wait in the L2 cache.
+//! All products use AMX, even those of one row: results of `vdpbf16ps` differ in the last bits, and
+//! a row's bits must not depend on the other rows. The loop multiplies all rows by a few groups of
+//! inputs, whose weights fit the L1 cache, before the next groups. Meanwhile the f32 sums are in
+//! the
+//! L2 cache.
 
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
@@ -69,8 +70,8 @@ struct Part<'a> {
 }
 
 impl Part<'_> {
-    /// The first row of each stripe and the first row of its product: the last product overlaps the
-    /// one before, so that it ends with the tile.
+    /// The first row of each stripe and the first row of its product. The last product overlaps the
+    /// previous one, so that it does not extend past the end of the tile.
     fn stripes(&self) -> impl Iterator<Item = (usize, usize)> {
         let last = self.tile.rows.end - self.height;
         let starts = self.rows.clone().step_by(HEIGHT);
@@ -84,7 +85,7 @@ impl Part<'_> {
     unsafe fn multiply<U: HalfTiles>(&self, unit: &mut U, sums: &mut Sums) {
         let (acts, k) = (self.tile.acts.halves.as_ptr(), self.tile.acts.k_padded);
         let groups = self.tile.w.groups();
-        // A single stripe does not reuse its weights, so it takes all groups in one pass.
+        // With a single stripe no weight is reused, so one pass takes all groups.
         let taken = if self.rows.len() <= HEIGHT {
             groups
         } else {

@@ -2,9 +2,9 @@
 //! registers, bit for bit equal to the portable kernel.
 //!
 //! `vpmaddubsw` multiplies unsigned by signed bytes and adds pairs into 16 bits with saturation. No
-//! sum here reaches the limit of 32,767. A lane sums half the products of a `W4` group, at most
-//! `16 * 15 * 127 = 30,480`, or four of an `Mx4` group, `4 * 24 * 127 = 12,192`. A `W8` weight is
-//! split into magnitude and sign, so that a pair is at most `2 * 128 * 127 = 32,512`.
+//! sum here reaches the limit of 32,767. A lane sums half of the products of a `W4` group, at most
+//! `16 * 15 * 127 = 30,480`, or four products of an `Mx4` group, `4 * 24 * 127 = 12,192`. A `W8`
+//! weight is split into magnitude and sign, so that a pair is at most `2 * 128 * 127 = 32,512`.
 
 use std::arch::x86_64::*;
 
@@ -13,7 +13,8 @@ use crate::packed::{E2M1, GROUP, PANEL, WeightFormat};
 
 /// Rows per register tile.
 const ROWS: usize = 4;
-/// Prefetch distance in bytes along a stream of weights; the fastest in measurements from memory.
+/// Prefetch distance in bytes along a stream of weights; the fastest value in measurements with
+/// weights in main memory.
 const AHEAD: usize = 8192;
 
 /// Encodings of integer weights: nibbles with minima, nibbles through a table around 12, bytes,
@@ -99,8 +100,9 @@ unsafe fn codes<const SOURCE: u8, const M: usize>(
             };
             if SOURCE == CENTRED || SOURCE == TABLED {
                 for (m, dots) in dots.iter_mut().enumerate() {
-                    // The offset is -128 times the sum of the activation codes; `S4` needs -8
-                    // times, `Mx4` -(8 + 4) times.
+                    // `offsets` has -128 times the sum of the activation codes; `S4` needs -8 times
+                    // the
+                    // sum, `Mx4` -(8 + 4) times.
                     let offset = *acts.offsets.as_ptr().add((row + m) * groups + g);
                     let fourth = if SOURCE == TABLED { offset >> 5 } else { 0 };
                     let offset = (offset >> 4) + fourth;
@@ -173,7 +175,7 @@ unsafe fn dots_w4<const M: usize>(weights: *const u8, acts: *const i8, stride: u
     sums
 }
 
-/// Like [`dots_w4`], with nibbles looked up in [`E2M1`]. 16 bits hold at most four products.
+/// Like [`dots_w4`], but decodes nibbles with [`E2M1`]. A 16-bit lane holds at most four products.
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn dots_mx4<const M: usize>(weights: *const u8, acts: *const i8, stride: usize) -> Dots<M> {

@@ -20,7 +20,8 @@ use crate::packed::GROUP;
 /// Rows per register tile, which has up to [`PANELS`] panels.
 const ROWS: usize = 3;
 
-/// Prefetch distance in bytes along a stream of weights; the fastest in measurements from memory.
+/// Prefetch distance in bytes along a stream of weights; the fastest value in measurements with
+/// weights in main memory.
 const STREAM_AHEAD: usize = 8192;
 
 /// # Safety
@@ -70,8 +71,8 @@ unsafe fn panels<const SOURCE: u8, U: IntegerTiles>(tile: &Tile<'_>) {
     }
 }
 
-/// Panels per block. With few rows, the time is that of reading the weights from memory, and one
-/// stream is prefetched better than four.
+/// Panels per block. With few rows, reading the weights from memory dominates, and prefetching one
+/// stream is faster than prefetching four.
 fn width(tile: &Tile<'_>) -> usize {
     if tile.rows.len() <= ROWS { 1 } else { PANELS }
 }
@@ -79,7 +80,7 @@ fn width(tile: &Tile<'_>) -> usize {
 /// The block of `count` panels from `panel` on, as stored in the matrix.
 fn packed(tile: &Tile<'_>, panel: usize, count: usize) -> Block {
     let (codes, scales) = (tile.w.panel(panel), tile.w.panel_scales(panel));
-    // Prefetch at a fixed distance with few rows, else the whole next block.
+    // With few rows, prefetch at a fixed distance; otherwise prefetch the whole next block.
     let distance = if tile.rows.len() <= ROWS {
         STREAM_AHEAD
     } else {

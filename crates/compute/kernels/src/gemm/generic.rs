@@ -6,7 +6,7 @@ use super::{Mode, Tile};
 use crate::activations::bf16_value;
 use crate::packed::{E2M1, GROUP, PANEL, WeightFormat, power_at};
 
-/// Runs on any CPU.
+/// Portable kernel for any CPU.
 ///
 /// # Safety
 /// Same as for `gemm::compute`.
@@ -106,7 +106,8 @@ fn s4(tile: &Tile<'_>, panel: usize, row: usize) -> [f32; PANEL] {
     let mut product = [0.0f32; PANEL];
     for g in 0..groups {
         let acts = &tile.acts.codes[row * tile.acts.k_padded + g * GROUP..][..GROUP];
-        // The offset is -128 times the sum of the activation codes; this format needs -8 times.
+        // `offsets` has -128 times the sum of the activation codes; this format needs -8 times the
+        // sum.
         let mut dot = [tile.acts.offsets[row * groups + g] >> 4; PANEL];
         dot_nibbles(&mut dot, &codes[g * 256..][..256], acts, |code| code);
         let act_scale = tile.acts.scales[row * groups + g];
@@ -125,7 +126,8 @@ fn mx4(tile: &Tile<'_>, panel: usize, row: usize) -> [f32; PANEL] {
     let mut product = [0.0f32; PANEL];
     for g in 0..groups {
         let acts = &tile.acts.codes[row * tile.acts.k_padded + g * GROUP..][..GROUP];
-        // The offset is -128 times the sum of the activation codes; this format needs -12 times.
+        // `offsets` has -128 times the sum of the activation codes; this format needs -12 times the
+        // sum.
         let offset = tile.acts.offsets[row * groups + g];
         let mut dot = [(offset >> 4) + (offset >> 5); PANEL];
         dot_nibbles(&mut dot, &codes[g * 256..][..256], acts, |code| {

@@ -1,11 +1,11 @@
 //! Matrix multiplication (GEMM) tiles: some rows of activations times some panels of one packed
 //! matrix.
 //!
-//! An output element is the same sequence of operations for every tile shape: groups of inputs in
-//! ascending order, the exact integer dot product of a group, then `f += dot * (scale_w * scale_a)`
-//! and, for `W4`, `f += min_w * scaled_sum_a`, each a fused multiply-add. A row's result therefore
-//! does not depend on the other rows or on the number of threads, and the integer formats are
-//! bit-identical on all instruction sets.
+//! The sequence of operations for an output element is the same for every tile shape: groups of
+//! inputs in ascending order, the exact integer dot product of a group, then
+//! `f += dot * (scale_w * scale_a)` and, for `W4`, `f += min_w * scaled_sum_a`, each a fused
+//! multiply-add. A row's result therefore does not depend on the other rows or on the number of
+//! threads, and the integer formats are bit-identical on all instruction sets.
 
 use std::ops::Range;
 

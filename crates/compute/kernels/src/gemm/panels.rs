@@ -9,7 +9,8 @@ use crate::packed::{E2M1, GROUP, PANEL};
 /// Maximum panels per block.
 pub(super) const PANELS: usize = 4;
 
-/// Encodings of a register tile's weights: bytes; [`NIBBLES`] are 4-bit codes with minima.
+/// Encodings of a register tile's weights. `BYTES` are 8-bit codes; [`NIBBLES`] are 4-bit codes
+/// with minima.
 pub(super) const BYTES: u8 = 0;
 pub(super) const NIBBLES: u8 = 1;
 /// Nibbles looked up in a table of entries around 12, with powers of two as scales.
@@ -78,7 +79,7 @@ impl Lookup {
 pub(super) fn first_dots<const SOURCE: u8>(offset: i32) -> __m512i {
     match SOURCE {
         BYTES => _mm512_set1_epi32(offset),
-        // From -128 times the sum of the activation codes to -8 times.
+        // Divides by 16: from -128 times the sum of the activation codes to -8 times.
         CENTRED => _mm512_srai_epi32::<4>(_mm512_set1_epi32(offset)),
         // From -128 times the sum of the activation codes to -(8 + 4) times.
         TABLED => {
@@ -116,7 +117,7 @@ pub(super) unsafe fn scale_and_min<const SOURCE: u8>(block: &Block, at: usize) -
     }
 }
 
-/// Prefetches upcoming weights into the L2 cache: all of them, or a part with each row of register
+/// Prefetch of upcoming weights into the L2 cache, all at once or spread over the rows of register
 /// tiles.
 pub(super) struct Ahead {
     codes: *const u8,

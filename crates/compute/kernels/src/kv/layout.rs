@@ -1,9 +1,9 @@
 //! The layout of KV blocks: block -> KV head -> layer -> (K part, V part).
 //!
 //! A block of `block_size` tokens is contiguous, and within a block the tiles of one KV head for
-//! all layers are contiguous. A transfer to a file, or to a rank with other heads, thus copies one
-//! extent per block. A tile holds the keys and values of one KV head in one layer, both cut into
-//! runs of 16 tokens:
+//! all layers are contiguous. A transfer to a file, or to a rank that has other heads, therefore
+//! copies one contiguous range per block. A tile holds the keys and values of one KV head in one
+//! layer, both divided into runs of 16 tokens:
 //!
 //! ```text
 //! bf16   K [run][dim / 2][token 16][2]        V [run][token / 2][dim][2]
@@ -13,9 +13,9 @@
 //! In latent attention the value is the first numbers of the key, so a tile has a K part only.
 //! Attention converts the values of a run to the V layout when it reads them (`attn/latent.rs`).
 //!
-//! A vector load of K has 16 tokens times the inputs of one dot-product step; one of V has 16 dims
-//! times the tokens of one step. Neither scores nor outputs therefore need sums across lanes. `dim`
-//! is padded to a multiple of 16.
+//! A vector load of K covers 16 tokens times the inputs of one dot-product step; a load of V covers
+//! 16 dims times the tokens of one step. Thus neither scores nor outputs need sums across lanes.
+//! `dim` is padded to a multiple of 16.
 
 /// Tokens per run.
 pub const RUN: usize = 16;

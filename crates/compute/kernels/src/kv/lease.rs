@@ -8,7 +8,8 @@ use super::layout::{KvLayout, KvType, RUN};
 use super::memory::{BlockBusy, BlockMemory, PoolHandle, STEP_WRITES};
 use crate::activations::bf16_bits;
 
-/// A pool of blocks of keys and values. Memory is zero and untouched until written.
+/// A pool of blocks of keys and values. Memory is zero, and physical pages are allocated on first
+/// write.
 ///
 /// Kernels access blocks through a [`StepLease`]; all other access is through a [`PoolHandle`].
 pub struct KvPool {
@@ -69,12 +70,12 @@ impl KvPool {
         PoolHandle::new(Arc::clone(&self.memory))
     }
 
-    /// Leases the blocks of a step: exclusively if it writes them, shared with other readers if it
-    /// only reads them. The cost does not depend on the number of blocks read unless a transfer is
+    /// Leases the blocks of a step: exclusively if the step writes them, shared with other readers
+    /// otherwise. The cost does not depend on the number of blocks read unless a transfer is
     /// writing to the pool.
     ///
     /// # Errors
-    /// A block of the step is in a transfer. Nothing is leased.
+    /// A block of the step is in a conflicting transfer. Nothing is leased.
     ///
     /// # Panics
     /// A range is outside its table, or a block to write is outside the pool.
@@ -218,9 +219,9 @@ pub(crate) struct KvWriter<'a> {
 }
 
 impl KvWriter<'_> {
-    /// Clears the values of one layer in a block, before its first token is stored. Masked tokens
-    /// have a probability of exactly zero; zero times a value is zero only if the value is finite,
-    /// and the block's previous sequence may have left infinity or NaN.
+    /// Clears the values of one layer in a block before its first token is stored. The block's
+    /// previous sequence may have left infinity or NaN. Masked tokens have probability zero, but
+    /// zero times infinity or NaN is not zero.
     ///
     /// # Safety
     /// No other task accesses the block's tiles of this layer during the call.

@@ -20,22 +20,22 @@ pub(super) const STEP_WRITES: u32 = 1 << 30;
 /// State bits: number of [`BlockRead`]s.
 const READERS: u32 = STEP_WRITES - 1;
 
-/// A range of entries of a block table.
+/// A block table with a range of its entries.
 pub(super) type Entries = (Arc<Vec<i32>>, Range<usize>);
 
 /// The memory of a pool and the state of each of its blocks.
 pub(super) struct BlockMemory {
     layout: KvLayout,
-    /// Accessed through [`BlockMemory::base`] only: while parts are lent, no reference to the whole
-    /// may exist.
+    /// Accessed only through [`BlockMemory::base`]: no reference to the whole may exist while parts
+    /// are lent.
     data: Aligned<u8>,
     states: Box<[AtomicU32]>,
     gate: Mutex<Gate>,
 }
 
-/// Excludes transfers from writing to blocks that the step in flight only reads. Such blocks have
-/// no marks of their own, because their number grows with the length of the contexts, and so would
-/// the cost of marking them.
+/// Prevents transfers from writing to blocks that the step in flight only reads. Blocks that are
+/// only read are not marked one by one: their number grows with the context lengths, so marking
+/// them would make long contexts slow.
 #[derive(Default)]
 struct Gate {
     /// Blocks that the step reads.
@@ -94,8 +94,8 @@ impl BlockMemory {
         self.states.get(block)
     }
 
-    /// A block's memory, all of it initialised. The caller may create a reference to it only while
-    /// the block's state allows that.
+    /// A block's memory, fully initialised. The caller may turn the pointer into a reference only
+    /// while the block's state allows that access.
     fn bytes(&self, block: usize) -> *mut [u8] {
         assert!(block < self.blocks(), "block outside the KV pool");
         let len = self.layout.block_bytes();
@@ -125,7 +125,7 @@ impl BlockMemory {
         }
     }
 
-    /// Excludes transfers from writing to the blocks that the step reads.
+    /// Prevents transfers from writing to the blocks that the step reads.
     pub(super) fn begin_reads(&self, reads: Vec<Entries>) -> Result<(), BlockBusy> {
         let mut gate = self.gate();
         if gate.writers > 0 {
@@ -155,7 +155,7 @@ impl BlockMemory {
     }
 }
 
-/// Lends single blocks of a pool, on any thread.
+/// Handle that lends single blocks of a pool, on any thread.
 #[derive(Clone)]
 pub struct PoolHandle {
     pool: Arc<BlockMemory>,
@@ -176,7 +176,7 @@ impl PoolHandle {
     }
 
     /// Prefaults all memory of the pool on a thread of the lowest priority, so that loads to
-    /// untouched blocks do not wait for page faults. Contents are unchanged. Ends early if this is
+    /// untouched blocks do not wait for page faults. Contents are unchanged. Stops early if this is
     /// the last handle.
     pub fn populate(&self) {
         let pool = Arc::clone(&self.pool);
@@ -192,7 +192,7 @@ impl PoolHandle {
                 }
             }
         });
-        // Without the thread, the system backs blocks with memory on first use.
+        // If the thread cannot start, the system allocates pages on first use.
         drop(started);
     }
 
@@ -228,7 +228,7 @@ impl PoolHandle {
     }
 }
 
-/// The bytes of a block borrowed for reading: KV head by KV head, the tiles of all layers of each.
+/// The bytes of a block borrowed for reading, ordered by KV head, then by layer.
 pub struct BlockRead {
     pool: Arc<BlockMemory>,
     block: usize,

@@ -17,7 +17,7 @@ pub(crate) struct Dns {
     name: String,
     port: u16,
     targets: Vec<Target>,
-    /// Whether the lookup fails and this has been logged.
+    /// Whether the last lookup failed and the failure has been logged.
     failing: bool,
 }
 

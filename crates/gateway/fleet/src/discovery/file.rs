@@ -38,7 +38,7 @@ pub(crate) struct File {
     path: PathBuf,
     stamp: Option<Stamp>,
     targets: Vec<Target>,
-    /// Whether the file is empty or unreadable and this has been logged.
+    /// Whether the file is empty or unreadable and a warning has been logged.
     missing: bool,
 }
 
@@ -146,7 +146,7 @@ enum Item {
 }
 
 /// # Errors
-/// The number of the wrong line, from 1, and the reason.
+/// The number of the invalid line, counted from 1, and the reason.
 fn parse(text: &str) -> Result<Vec<Target>, (usize, String)> {
     if text.trim_start().starts_with('[') {
         let items: Vec<Item> =

@@ -1,4 +1,4 @@
-//! What each engine's metrics mean. Penstock uses vLLM's names.
+//! Meaning of each engine's metrics. Penstock uses vLLM's names.
 
 use std::sync::Arc;
 
@@ -18,21 +18,21 @@ const LEAST_LOADED: f64 = 512.0;
 /// Upper bound for reported numbers of requests and KV tokens.
 const MOST: f64 = 1e9;
 
-/// What a sample's value means for the load.
+/// Meaning of a sample's value for the load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Meaning {
     Waiting,
     Running,
     KvUse,
-    /// KV cache size in tokens as two factors: the numbers in these two labels of an info metric.
+    /// KV cache size in tokens: the product of two labels of an info metric.
     KvTokens(&'static str, &'static str),
-    /// KV cache size as two factors in separate metrics: tokens per block, and blocks.
+    /// KV cache size as two separate metrics: tokens per block, and number of blocks.
     KvBlockTokens,
     KvBlocks,
     /// KV cache size in tokens as one value.
     KvSize,
     Adapters,
-    /// A counter that never falls while the engine lives.
+    /// A counter that never decreases while the engine runs.
     Work,
     ProcessStart,
     /// The value of this label selects the meaning.
@@ -102,8 +102,8 @@ fn meaning_of(meaning: Meaning, sample: &Sample<'_>) -> Option<Meaning> {
     (!part).then_some(meaning)
 }
 
-/// Whether another sample already includes the value of this SGLang sample, because this one counts
-/// a single priority or a later pipeline stage.
+/// Whether another sample already includes the value of this SGLang sample: this one covers a
+/// single priority or a later pipeline stage.
 fn is_part(sample: &Sample<'_>) -> bool {
     let some = |name, nothing: &str| {
         let label = sample.label(name);

@@ -1,6 +1,6 @@
-//! Parser for Prometheus' text format, as far as gauges need it. Malformed lines are skipped,
-//! because the page may come from a broken server. Most lines are histogram buckets; they are
-//! skipped after their name.
+//! Parser for the subset of Prometheus' text format that gauges use. Malformed lines are skipped,
+//! because the page may come from a broken server. Most lines are histogram buckets, of which only
+//! the name is parsed.
 
 use std::borrow::Cow;
 

@@ -1,5 +1,5 @@
-//! The response to a request that Envoy proxies: observed for the fleet, metrics and token
-//! accounting.
+//! The response to a request that Envoy proxies. It is observed for the fleet's state, the metrics
+//! and the token accounting.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ pub(crate) struct Answer {
     /// Splits a streamed response into events.
     events: EventReader,
     status: u16,
-    /// The outcome, judged by the response's header, if the response completes.
+    /// Outcome according to the response's header, valid if the response completes.
     outcome: Outcome,
 }
 
@@ -92,8 +92,9 @@ impl Answer {
         change
     }
 
-    /// Handles a response from another endpoint than the first choice: Envoy retried, and does not
-    /// say why. The reservation moves to the endpoint that served the request.
+    /// Handles a response from another endpoint than the first choice: Envoy has retried the
+    /// request. Envoy reports no reason for the retry. The reservation moves to the endpoint that
+    /// served the request.
     fn served_by(&mut self, served: &str) {
         let routed = self.observer.routed();
         if routed.is_none_or(|one| *one.choice.decision.first().address == *served) {
@@ -124,7 +125,7 @@ impl Answer {
         }
     }
 
-    /// Processes the end of the response; returns the bytes that were still held back.
+    /// Processes the end of the response; returns the bytes that are still held back.
     pub(crate) fn end(&mut self) -> Bytes {
         let rest = match self.observer.is_stream() {
             true => self.events.rest(),
@@ -171,7 +172,7 @@ impl Answer {
 }
 
 impl Drop for Answer {
-    /// Ends the response; before its regular end, a drop means that the client disconnected.
+    /// Ends the response. A drop before the regular end means that the client disconnected.
     fn drop(&mut self) {
         self.finish(Outcome::ClientGone);
     }

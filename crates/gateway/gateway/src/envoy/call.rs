@@ -28,7 +28,7 @@ pub(crate) struct EnvoyCall {
 }
 
 impl EnvoyCall {
-    /// Starts a request whose body follows. If `only` is given, no other pool is eligible.
+    /// Starts a request whose body will follow. If `only` is given, no other pool is eligible.
     ///
     /// # Errors
     /// The request is rejected.
@@ -48,8 +48,8 @@ impl EnvoyCall {
         })
     }
 
-    /// The fields that routing needs, and the body with the cache salt of the API key. A request
-    /// whose body Envoy does not show names no model.
+    /// The fields that routing needs, and the body with the cache salt of the API key. If Envoy
+    /// does not forward the body, the request has no model.
     fn read(&self, body: Bytes, seen: Seen) -> Result<ReadBody, ApiError> {
         let caller = self.inside.permit.as_ref().map(|permit| &*permit.caller);
         let none = body.is_empty() && self.inside.name.method != Method::POST.as_str();
@@ -113,7 +113,7 @@ impl EnvoyCall {
         Ok(picked)
     }
 
-    /// Changes to the request's headers: sets the API key for the replica, and offers no
+    /// Changes to the request's headers: sets the API key for the replica, and removes the offer of
     /// compression, so that the gateway can read the response.
     fn change(&self) -> Change {
         let mut change = Change {

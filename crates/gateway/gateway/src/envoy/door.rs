@@ -1,4 +1,4 @@
-//! The endpoint picker that a listener serves: it starts the gateway's calls for Envoy's requests.
+//! The endpoint picker of a listener: it starts the gateway's processing of Envoy's requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,8 +35,8 @@ impl EnvoyDoor {
 const MODELS: &str = "/v1/models";
 
 impl EnvoyDoor {
-    /// The list of all pools' models, as the proxy gives it. Envoy sends this page to the client
-    /// without asking a replica.
+    /// The list of all pools' models, equal to that of the gateway's own proxy. Envoy sends this
+    /// page to the client without a request to a replica.
     fn models(&self, head: &Head, name: &Name) -> Refusal {
         if let Err(error) = Inside::admit(&self.gateway, head, name.clone()) {
             return name.refusal(error);
@@ -52,7 +52,7 @@ impl EnvoyDoor {
     }
 }
 
-/// A message's share of the memory budget of request bodies.
+/// Share of the memory budget of request bodies that one message uses.
 pub(crate) struct MessageShare(BodyShare);
 
 impl Room for MessageShare {

@@ -1,4 +1,4 @@
-//! State of a request through Envoy, from its header to the end of the response.
+//! State of a request that Envoy proxies, from its header to the end of the response.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -51,7 +51,7 @@ impl Inside {
     }
 }
 
-/// What identifies a request in the log and in errors.
+/// Identification of a request in the log and in errors.
 #[derive(Debug, Clone)]
 pub(crate) struct Name {
     pub(crate) id: String,
@@ -102,7 +102,7 @@ impl Name {
     }
 }
 
-/// The header as an HTTP request, which the proxy's checks take.
+/// The header as an HTTP request, which is the input of the proxy's checks.
 fn as_request(head: &Head) -> Result<Request<Body>, ApiError> {
     let mut request = Request::new(Body::empty());
     let wrong = || ApiError::bad_request("The request's header is malformed.");

@@ -26,7 +26,7 @@ const MOST_ADAPTERS: usize = 1024;
 #[derive(Debug)]
 pub(super) struct Follower {
     pub(super) address: Arc<str>,
-    /// Whether it is connected.
+    /// Whether the subscription is connected.
     live: AtomicBool,
     /// Whether all events have been received since the replica's cache was last empty.
     complete: AtomicBool,
@@ -47,7 +47,7 @@ impl Follower {
 
 type List = BTreeMap<ReplicaId, Arc<Follower>>;
 
-/// The subscriptions of a pool; a drop ends their tasks.
+/// The subscriptions of a pool. A drop ends their tasks.
 #[derive(Debug)]
 pub(super) struct Followers {
     shared: Arc<Shared>,
@@ -245,7 +245,7 @@ pub(super) struct Template {
 
 impl Template {
     /// # Errors
-    /// A text is not an endpoint, whatever the labels are.
+    /// An endpoint is invalid, regardless of the values of the labels.
     pub(super) fn new(settings: &KvEvents) -> Result<Self, String> {
         let template = Self {
             events: settings.endpoint.clone(),

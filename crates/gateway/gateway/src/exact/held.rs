@@ -12,8 +12,8 @@ const NAMES: [&str; TIERS] = ["pool", "ram", "disk", "shared"];
 pub(crate) struct Held(pub(super) [usize; TIERS]);
 
 impl Held {
-    /// Number of tokens in the KV pool that would save as much; `worth` is the value of a token in
-    /// each tier, 1 in the pool.
+    /// Equivalent number of tokens in the KV pool. `worth` is the value of a token in each tier,
+    /// relative to 1 in the pool.
     pub(super) fn weighted(self, worth: [f32; TIERS]) -> f32 {
         let tiers = self.0.iter().zip(worth);
         tiers.map(|(tokens, worth)| *tokens as f32 * worth).sum()

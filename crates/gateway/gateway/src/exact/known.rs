@@ -23,7 +23,7 @@ impl Known {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Block sizes in tokens that these engines use, sorted, each once.
+    /// The distinct block sizes in tokens of these engines, sorted.
     pub(super) fn block_sizes(&self, engines: impl Iterator<Item = u32>) -> Vec<usize> {
         let index = self.index();
         let mut sizes: Vec<usize> = engines.filter_map(|one| index.block_size(one)).collect();
@@ -38,7 +38,7 @@ impl Known {
     }
 }
 
-/// Start of the hash chain of a prompt: it stands in for the parent of its first block.
+/// Root of a prompt's hash chain, used as the parent of the prompt's first block.
 pub(super) fn root(adapter: Option<&str>) -> u64 {
     text_seed(&[b"tokens", adapter.unwrap_or_default().as_bytes()])
 }

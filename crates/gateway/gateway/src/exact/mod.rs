@@ -1,5 +1,6 @@
-//! Exact prefix routing in a pool: replicas publish which KV blocks they hold, and the gateway
-//! tokenizes prompts as they do, so that it knows how much of a prompt each replica has cached.
+//! Exact prefix routing in a pool. Replicas publish which KV blocks they hold. The gateway
+//! tokenizes
+//! prompts as the replicas do, and so computes how much of a prompt each replica has cached.
 //!
 //! ```text
 //!  replica --KV events--> Followers --> BlockIndex <-- token_chain <-- Tokens <-- body
@@ -31,9 +32,10 @@ pub(crate) use page::exact_page;
 pub(crate) use tokens::EXPLAIN;
 use tokens::{TokenCounts, Tokens};
 
-/// Extra time for the engine step at whose end a replica publishes the blocks of a prompt.
+/// Added to the expected prefill time: a replica publishes the blocks of a prompt only at the end
+/// of an engine step.
 const STEP: Duration = Duration::from_secs(2);
-/// Blocks are expected for this multiple of the estimated prefill time.
+/// Multiple of the estimated prefill time for which blocks are expected.
 const SLACK: f32 = 4.0;
 const MOST: Duration = Duration::from_secs(600);
 
@@ -78,8 +80,8 @@ impl Exact {
     }
 
     /// Replaces the estimates in `cached` (number of the prompt's tokens that each replica has
-    /// cached) by published numbers, weighted by tier, where a replica publishes them. Returns the
-    /// published numbers, by position in the view.
+    /// cached) by published numbers, where a replica publishes them. Published numbers are weighted
+    /// by tier. Returns them unweighted, by position in the view.
     pub(crate) fn correct(
         &self,
         view: &View,
@@ -90,7 +92,7 @@ impl Exact {
         cached.resize(view.replicas.len(), 0.0);
         let mut said = vec![None; view.replicas.len()];
         let followers = self.followers.now();
-        // hash outside of the index's lock
+        // hash before the index's lock is taken, which then is held for a shorter time
         let engines = view.replicas.iter().map(|replica| replica.id.0);
         let sizes = self.known.block_sizes(engines);
         let chains = Chains::new(self.root(view, model), &sizes, tokens);
@@ -105,8 +107,8 @@ impl Exact {
             let found = index.matches(chain, &[engine], now);
             let held = Held(found[0].map(|blocks| blocks * size));
             let exact = held.weighted(replica.worth());
-            // until its events are complete, the replica may hold blocks that it published before
-            // the subscription
+            // until the subscription is complete, the replica may hold blocks that it published
+            // earlier
             *cached = if follower.complete() {
                 exact
             } else {
@@ -117,7 +119,8 @@ impl Exact {
         said
     }
 
-    /// Records that a replica is about to prefill a prompt, so that its blocks count already.
+    /// Records that a replica is about to prefill a prompt, so that routing already counts its
+    /// blocks.
     pub(crate) fn expect(&self, replica: &Replica, view: &View, model: &str, tokens: &[u32]) {
         let seconds = (replica.backlog_tokens + tokens.len() as f32)
             / replica.pace.prefill_tokens_per_s.max(1.0);

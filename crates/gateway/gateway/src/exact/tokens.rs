@@ -1,4 +1,4 @@
-//! Tokenizes prompts exactly as the server does, on threads other than those of the connections.
+//! Tokenizes prompts exactly as the server does. Runs on other threads than the connections.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,10 +14,9 @@ use tokio::time::timeout;
 
 /// Path of the explain endpoint.
 pub(crate) const EXPLAIN: &str = "/route/explain";
-/// How long tokenization may take; a slower request is routed without token ids.
+/// Time-out of tokenization. When it passes, the request is routed without token ids.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// Maximum size in bytes of a body that is tokenized: for a larger one the cost exceeds the
-/// benefit.
+/// Maximum size in bytes of a body that is tokenized. Above it, the cost exceeds the benefit.
 const MAX_BODY: usize = 2 << 20;
 
 #[derive(Debug)]
@@ -69,7 +68,7 @@ impl Tokens {
     }
 
     async fn make(&self, kind: Kind, body: Bytes) -> Option<Vec<u32>> {
-        // held until the work is done, even if the request has stopped waiting for it
+        // the permit is held until the work is done, even if the request no longer waits for it
         let turn = self.threads.clone().acquire_owned().await.ok()?;
         let model = self.model.clone();
         let work = spawn_blocking(move || {
@@ -84,7 +83,7 @@ impl Tokens {
 enum Kind {
     Chat,
     Completion,
-    /// Chat or completion, judged by the members of the body.
+    /// Chat or completion, depending on the members of the body.
     Explained,
 }
 
@@ -125,8 +124,8 @@ fn chat(model: &TextModel, body: &[u8]) -> Option<Vec<u32>> {
     model.encode_rendered(&prompt).ok()
 }
 
-/// Tokens of the first prompt. A request with several prompts goes to one replica; its first one
-/// decides which.
+/// Tokens of the first prompt. A request with several prompts is sent to one replica as a whole,
+/// and only the first prompt decides which.
 fn completion(model: &TextModel, body: &[u8]) -> Option<Vec<u32>> {
     let request = CompletionRequest::parse(body).ok()?;
     match request.prompts.into_iter().next()? {

@@ -10,7 +10,7 @@ use penstock_http::Caller;
 use crate::config::Objective;
 
 /// Headers with the objective (a named priority) and the tenant. The second name of each pair is
-/// llm-d's current one.
+/// the one that llm-d uses now.
 const OBJECTIVE: [HeaderName; 2] = [
     HeaderName::from_static("x-gateway-inference-objective"),
     HeaderName::from_static("x-llm-d-inference-objective"),
@@ -25,7 +25,7 @@ const MOST_NAME: usize = 256;
 /// The class of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Class {
-    /// Below 0: sheddable, which means that the request is refused when the pool is saturated.
+    /// A priority below 0 is sheddable: the request is refused when the pool is saturated.
     pub(crate) priority: i32,
     pub(crate) tenant: Arc<str>,
 }
@@ -42,14 +42,14 @@ impl Classes {
         Self(ArcSwap::from_pointee(by_name(objectives)))
     }
 
-    /// Replaces the objectives; requests that have their class are unaffected.
+    /// Replaces the objectives. Requests that already have a class keep it.
     pub(crate) fn replace(&self, objectives: &[Objective]) {
         self.0.store(Arc::new(by_name(objectives)));
     }
 
-    /// The class of a request to `pool`. Its priority is that of its objective, if the objective
-    /// exists and applies to `pool`; otherwise it is `usual`, the model's default. Its tenant is
-    /// the fairness id, or else the name of the API key.
+    /// The class of a request to `pool`. The priority is that of the request's objective, if the
+    /// objective exists and applies to `pool`; otherwise it is `usual`, the model's default. The
+    /// tenant is the fairness id, or else the name of the API key.
     pub(crate) fn class(
         &self,
         headers: &HeaderMap,

@@ -1,4 +1,5 @@
-//! The asynchronous part of the queue: waiting requests, polls of the load, and turns.
+//! The asynchronous part of flow control: waiting requests, polls of the load, and turns. A turn is
+//! the permission for one request to be routed.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -13,12 +14,13 @@ use crate::flow::{Class, FlowSettings, Load, Queue};
 
 /// Interval at which the pool's load is read while requests wait.
 const TICK: Duration = Duration::from_millis(10);
-/// Minimum and maximum pause before a request that all replicas refused tries again. The pause
-/// doubles whenever the request then gets its turn immediately: replicas have room, but not for it.
+/// Minimum and maximum pause before the next attempt of a request that all replicas refused. The
+/// pause doubles if the previous turn was granted immediately: then replicas have room, but not for
+/// this request.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
-/// A turn that comes within this time counts as granted immediately.
+/// A wait up to this long counts as an immediate turn.
 const AT_ONCE: Duration = Duration::from_millis(50);
-/// Cost of a response in the fairness between tenants, in bytes of prompt.
+/// Cost of a response, in bytes of prompt, for fairness between tenants.
 const ANSWER_BYTES: u64 = 1024;
 /// Lower and upper bound of `Retry-After`, in seconds.
 const RETRY_AFTER: (u64, u64) = (1, 60);
@@ -42,7 +44,7 @@ pub(crate) struct FlowControl {
     state: Mutex<State>,
     /// Number of queued requests, readable without the lock.
     waiting: AtomicUsize,
-    /// Number of requests that went on after a wait, the sum of their waits, and the last wait;
+    /// Number of requests that were routed after a wait, the sum of their waits, and the last wait;
     /// waits are in microseconds.
     released: AtomicU64,
     waited_us: AtomicU64,
@@ -53,7 +55,7 @@ pub(crate) struct FlowControl {
 #[derive(Debug, Default)]
 struct State {
     queue: Queue<oneshot::Sender<Turn>>,
-    /// Whether a request that got its turn has not reserved its replica yet.
+    /// Whether a request has the turn and has not reserved its replica yet.
     turn_is_out: bool,
     ticking: bool,
 }
@@ -71,23 +73,23 @@ pub(crate) struct FlowCounts {
     pub(crate) refused: [u64; REASONS.len()],
 }
 
-/// A request on its way through the flow control, with all of its attempts.
+/// A request in flow control, with all of its attempts.
 #[derive(Debug)]
 pub(crate) struct Visit {
     flow: Arc<FlowControl>,
     class: Class,
-    /// Length of its body in bytes.
+    /// Length of the request's body in bytes.
     bytes: usize,
     cost: u64,
     began: Instant,
-    /// Its last place in the queue.
+    /// The request's last place in the queue.
     ticket: Option<Ticket>,
     /// How long to wait before the next attempt.
     pause: Duration,
 }
 
-/// Permission for one waiting request to be routed. It is dropped when the request has reserved its
-/// replica or its client has disconnected; the drop lets the next request go on.
+/// Permission for one waiting request to be routed. Dropped when the request has reserved its
+/// replica or its client has disconnected; the next request can then be routed.
 #[must_use]
 #[derive(Debug)]
 pub(crate) struct Turn(Option<Arc<FlowControl>>);
@@ -101,12 +103,11 @@ impl Drop for Turn {
     }
 }
 
-/// A place in the queue, given up on drop.
+/// A place in the queue, released on drop.
 struct Waiting<'a> {
     flow: &'a FlowControl,
     ticket: Ticket,
-    /// Whether the request got its turn or was refused; otherwise a drop means that its client
-    /// left.
+    /// Whether the request got its turn or was refused. If false on drop, the client disconnected.
     ended: bool,
 }
 
@@ -116,7 +117,8 @@ impl Drop for Waiting<'_> {
             self.flow.count(Reason::ClientGone);
         }
         let mut state = self.flow.state();
-        // Dropped outside the lock, because the drop of a sender wakes its receiver.
+        // The removed request is dropped outside the lock, because dropping its sender wakes the
+        // receiver.
         let removed = state.queue.remove(&self.ticket);
         self.flow.publish(&state);
         drop(state);
@@ -152,7 +154,7 @@ impl Visit {
         self.class.priority >= 0 && self.flow.settings().queue
     }
 
-    /// Waits for another turn, at the place in the queue that the request had before.
+    /// Waits for another turn. The request keeps its place in the queue.
     ///
     /// # Errors
     /// 429: the maximum wait has passed.
@@ -249,8 +251,8 @@ impl FlowControl {
         })
     }
 
-    /// A request to be routed. `bytes` is the size of its body; `prompt_bytes` counts against its
-    /// tenant's share.
+    /// Starts the flow control of a request. `bytes` is the size of its body; `prompt_bytes` counts
+    /// against its tenant's share.
     pub(crate) fn visit(
         self: &Arc<Self>,
         class: Class,
@@ -290,7 +292,8 @@ impl FlowControl {
         }
     }
 
-    /// Gives the next request its turn if a replica has room and no other turn is out.
+    /// Grants the turn to the next request, if a replica has room and no other request has the
+    /// turn.
     fn release(self: &Arc<Self>) {
         while self.has_waiting() {
             let settings = self.settings();
@@ -306,7 +309,9 @@ impl FlowControl {
             drop(state);
             match sender.send(Turn(Some(self.clone()))) {
                 Ok(()) => return,
-                // The request's client has left. Clear the turn first, as its drop would recurse.
+                // The request's client has disconnected. Clear the turn first, because its drop
+                // would
+                // recurse.
                 Err(mut turn) => {
                     turn.0 = None;
                     self.state().turn_is_out = false;
@@ -366,7 +371,7 @@ impl FlowControl {
         self.refused[reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a refusal. Its `Retry-After` is the last wait of a request in the queue, within
+    /// Counts a refusal. Its `Retry-After` is the most recent wait of a queued request, within
     /// bounds.
     fn refusal(&self, reason: Reason) -> ApiError {
         self.count(reason);

@@ -1,5 +1,5 @@
-//! Flow control of a pool: which requests wait while all of its replicas are saturated, in which
-//! order they go on, and which are refused.
+//! Flow control of a pool. While all replicas of the pool are saturated, it decides which requests
+//! wait, in which order they are routed, and which are refused.
 //!
 //! ```text
 //!  request --class--> saturated? --no--------------------------------> route
@@ -11,8 +11,8 @@
 //! ```
 //!
 //! [`Queue`] is pure: no clock, no tasks. [`FlowControl`] adds the waiting. Only one waiting
-//! request has its turn at a time. It gives the turn back when it has reserved its replica, so that
-//! the next look at the load includes the reservation.
+//! request has the turn (may be routed) at a time. It returns the turn after it has reserved its
+//! replica, so that the next check of the load includes the reservation.
 
 mod class;
 mod control;

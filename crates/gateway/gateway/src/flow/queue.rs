@@ -1,9 +1,9 @@
-//! The queue of waiting requests. A higher priority always goes first; within a priority, tenants
-//! get equal shares; within a tenant, requests go in order of arrival. Pure.
+//! The queue of waiting requests. A higher priority always comes first; within a priority, tenants
+//! get equal shares; within a tenant, requests are in order of arrival. Pure.
 //!
 //! The shares come from self-clocked fair queueing (Golestani, 1994). The first request of each
 //! tenant has a tag: its cost plus the clock of its priority (band) at the time when it became the
-//! first. The request with the lowest tag goes next and sets the clock to its tag. While two
+//! tenant's first. The request with the lowest tag is next and sets the clock to its tag. While two
 //! tenants both wait, the costs served to them differ by at most one request of each; new tenants
 //! cannot starve old ones.
 
@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
-/// Maximum number of requests of one priority, and of the bytes of their bodies.
+/// Maximum number of requests of one priority, and maximum total bytes of their bodies.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
     pub(crate) requests: usize,
@@ -32,7 +32,7 @@ pub(crate) struct Item<T> {
     pub(crate) value: T,
     /// Size of its body in bytes.
     pub(crate) bytes: usize,
-    /// How much it counts against its tenant's share.
+    /// Cost that counts against the tenant's share.
     pub(crate) cost: u64,
 }
 
@@ -41,7 +41,8 @@ pub(crate) struct Item<T> {
 pub(crate) struct Queue<T> {
     bands: BTreeMap<Reverse<i32>, Band<T>>,
     len: usize,
-    /// Number of the next ticket, and number of the last ticket that sorts before all regular ones.
+    /// Number of the next ticket, and number of the last ticket issued for a place ahead of all
+    /// regular ones.
     next: u64,
     early: u64,
 }
@@ -140,9 +141,9 @@ impl<T> Queue<T> {
         })
     }
 
-    /// Puts a request back that was popped and then refused: at the place of its ticket `before`,
-    /// or, without one, ahead of all queued requests. Bounds are not checked, because the request
-    /// was within them before.
+    /// Puts back a request that was popped and then refused. It returns to the place of its ticket
+    /// `before`, or, without one, ahead of all queued requests. Bounds are not checked, because the
+    /// request was within them before.
     pub(crate) fn put_back(
         &mut self,
         before: Option<Ticket>,
@@ -216,7 +217,7 @@ impl<T> Band<T> {
         }
     }
 
-    /// Gives the cost of a request that is put back to its tenant's share again.
+    /// Refunds the cost of a request that is put back to its tenant's share.
     fn give_back(&mut self, name: &Arc<str>, cost: u64) {
         let Some(tenant) = self.tenants.get_mut(name) else {
             return;
@@ -239,7 +240,8 @@ impl<T> Band<T> {
         self.take(name, number, start)
     }
 
-    /// Removes a request. If it was its tenant's first, the next one starts at clock `start`.
+    /// Removes a request. If it was the first of its tenant, the tenant's next request starts at
+    /// clock `start`.
     fn take(&mut self, name: &Arc<str>, number: u64, start: u64) -> Option<Item<T>> {
         let tenant = self.tenants.get_mut(name)?;
         let before = tenant.place(name)?;

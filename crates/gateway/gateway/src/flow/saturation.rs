@@ -1,15 +1,16 @@
 //! Whether a replica, or a whole pool, is saturated. Pure, except for [`Load`] of a fleet.
 //!
-//! A replica's last report does not include requests sent since then, and it is unknown whether the
-//! replica queues them. They have a larger limit of their own than requests that the report shows
-//! as waiting; otherwise, with reports every 200 ms, only five requests could be sent per report.
+//! A replica's last report does not include requests sent since then, and the gateway cannot tell
+//! whether the replica queues them. Such requests have a separate, larger limit than requests that
+//! the report shows as waiting. With the same limit, only five requests could be sent per report,
+//! and a replica reports every 200 ms.
 
 use penstock_fleet::{Fleet, View};
 use penstock_routing::Replica;
 
 use crate::flow::FlowSettings;
 
-/// Tells whether a pool is saturated.
+/// Source of a pool's load.
 pub(crate) trait Load: std::fmt::Debug + Send + Sync {
     fn saturated(&self, settings: &FlowSettings) -> bool;
 }

@@ -3,18 +3,18 @@
 use serde::Deserialize;
 
 /// Limits of the queue, and thresholds from which a replica counts as saturated. Settings that
-/// llm-d also has use its default values.
+/// llm-d also has use the default values of llm-d.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FlowSettings {
-    /// Whether requests are queued while all replicas are saturated. If not, they are forwarded,
-    /// except that those of negative priority are refused.
+    /// Whether requests are queued while all replicas are saturated. If not, requests are
+    /// forwarded, except that those of negative priority are refused.
     pub queue: bool,
     /// Maximum number of queued requests of one priority.
     pub max_waiting: usize,
     /// Maximum total size in bytes of the bodies of queued requests of one priority.
     pub max_waiting_bytes: usize,
-    /// How long a request may wait, in seconds.
+    /// Maximum wait of a request, in seconds.
     pub max_wait_s: f64,
     /// Saturation threshold: number of waiting requests in a replica's last report.
     pub waiting: f32,

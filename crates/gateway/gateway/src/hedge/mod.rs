@@ -1,6 +1,6 @@
 //! Hedging: a request whose response has not begun after a delay is also sent to a second replica.
-//! The first response to begin wins; the other attempt is cancelled. A budget keeps second attempts
-//! from adding to an overload.
+//! The first response to begin wins, and the other attempt is cancelled. A budget limits second
+//! attempts, so that hedging does not worsen an overload.
 
 mod page;
 mod run;

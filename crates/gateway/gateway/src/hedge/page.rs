@@ -4,7 +4,7 @@ use penstock_http::{Page, escaped};
 
 use crate::hedge::state::WORDS;
 
-/// Number of outcomes at the start of `WORDS`; the remaining words are reasons why there was no
+/// Number of outcomes at the start of `WORDS`. The remaining words are reasons for omitting the
 /// second attempt.
 const ENDS: usize = 2;
 

@@ -15,8 +15,8 @@ use crate::members::Members;
 use crate::pool::{Pool, Routed};
 
 /// Sends the request to one replica, and to a second one if the pool hedges and no response has
-/// begun in time. The attempt that loses is dropped, which releases its reservation and closes its
-/// connection, so that the replica stops the work. The second replica is added to `tried`.
+/// begun in time. The attempt that loses is dropped. The drop releases its reservation and closes
+/// its connection, so that the replica stops the work. The second replica is added to `tried`.
 pub(crate) async fn attempt_hedged(
     gateway: &Gateway,
     call: &ProxiedRequest,
@@ -55,7 +55,7 @@ pub(crate) async fn attempt_hedged(
     answer
 }
 
-/// Picks a second replica and reserves capacity there, unless there is a reason against it.
+/// Picks a second replica and reserves capacity there, unless a condition excludes hedging.
 fn second(
     call: &ProxiedRequest,
     (pool, model): (&Pool, &str),
@@ -77,15 +77,16 @@ fn second(
     Ok(routed)
 }
 
-/// Whether two replicas may compute the request. Only streams qualify: the header of a response in
-/// one piece comes when it is complete, so that a late header does not mean a slow replica.
+/// Whether two replicas may compute the request. Only streams qualify: the header of a non-streamed
+/// response is sent when the response is complete, so a late header does not indicate a slow
+/// replica.
 fn may_be_hedged(call: &ProxiedRequest, settings: &HedgeSettings) -> bool {
     let short = call.body.len() <= settings.max_bytes;
     let members = short.then(|| Members::of(&call.body)).flatten();
     members.is_some_and(|members| members.is_stream() && members.are_repeatable(call.path()))
 }
 
-/// The first response. If one attempt fails, the result is that of the other one.
+/// The first response. If one attempt fails, the result of the other attempt.
 async fn either<F, S>(
     pool: &Pool,
     mut first: std::pin::Pin<&mut F>,
@@ -115,7 +116,8 @@ where
     answer
 }
 
-/// The result of the `other` attempt after one was lost; if both failed, the two failures merged.
+/// The result of the `other` attempt after the first one failed. If both failed, the merged
+/// failures.
 async fn instead_of(
     lost: AttemptError,
     other: impl Future<Output = Result<Answer, AttemptError>>,

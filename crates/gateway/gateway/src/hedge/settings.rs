@@ -2,15 +2,15 @@
 
 use serde::Deserialize;
 
-/// When a request is sent to a second replica, and how many requests may be.
+/// Delay before a request is sent to a second replica, and limits of these second attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HedgeSettings {
     /// Delay before the second attempt, in milliseconds. Either this or `percentile` is set.
     #[serde(default)]
     pub after_ms: Option<f64>,
-    /// The delay is this percentile (0.95 is the 95th) of the time to the first byte, over recent
-    /// streams of the pool.
+    /// Percentile (0.95 is the 95th) of the time to the first byte, over recent streams of the
+    /// pool, that is used as the delay.
     #[serde(default)]
     pub percentile: Option<f64>,
     /// Maximum share of the pool's requests that get a second attempt.

@@ -12,7 +12,7 @@ use crate::hedge::HedgeSettings;
 /// Number of recent streams that are kept, and the minimum number for a percentile.
 const RECENT: usize = 256;
 const ENOUGH: usize = 32;
-/// Maximum number of second attempts that the budget (a token bucket) can save up.
+/// Capacity of the budget, a token bucket: maximum number of second attempts in a burst.
 const MOST_SAVED: f64 = 10.0;
 
 /// Outcome of a request with two attempts, or the reason why there was no second one.
@@ -48,9 +48,10 @@ pub(crate) struct Hedging {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Number of second attempts that the budget has saved up.
+    /// Tokens in the bucket: number of second attempts that are possible now.
     saved: f64,
-    /// Seconds from the request to the start of the response of recent streams, oldest first.
+    /// Times in seconds from the request to the start of the response, for recent streams, oldest
+    /// first.
     recent: VecDeque<f32>,
 }
 
@@ -70,8 +71,8 @@ impl Hedging {
         self.settings.load().as_deref().copied()
     }
 
-    /// Counts one more request, which adds its share to the budget. Returns the delay before its
-    /// second attempt; `None`: it gets none.
+    /// Counts one more request, which adds its share to the budget. Returns the delay before the
+    /// second attempt; `None`: no second attempt.
     pub(crate) fn patience(&self, settings: &HedgeSettings) -> Option<Duration> {
         let mut state = self.state();
         state.saved = (state.saved + settings.share).min(MOST_SAVED);
@@ -83,10 +84,10 @@ impl Hedging {
         Duration::try_from_secs_f64(seconds).ok()
     }
 
-    /// Takes one second attempt out of the budget; returns false if there is none in it.
+    /// Takes a token for one second attempt; returns false if the budget is empty.
     pub(crate) fn take(&self) -> bool {
         let mut state = self.state();
-        // tolerates the rounding in the sum of shares
+        // tolerates rounding errors in the sum of shares
         let has = state.saved >= 1.0 - 1e-9;
         state.saved -= f64::from(u8::from(has));
         has
@@ -117,7 +118,7 @@ impl Hedging {
 
 impl State {
     /// The percentile `share` of the recent times to the start of a stream; `None` if there are too
-    /// few.
+    /// few samples.
     fn percentile(&self, share: f64) -> Option<f32> {
         if self.recent.len() < ENOUGH {
             return None;

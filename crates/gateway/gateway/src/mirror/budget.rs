@@ -1,4 +1,4 @@
-//! Budget of mirroring (requests in flight, bytes held), and the sample of requests.
+//! The budget of mirroring (requests in flight, bytes held), and the sampling of requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -8,8 +8,8 @@ use arc_swap::ArcSwapOption;
 use crate::mirror::MirrorSettings;
 use crate::mirror::counts::{Counts, Reason};
 
-/// Step of the sequence that draws the sample: the golden ratio, which spreads the draws evenly
-/// over the 64-bit range.
+/// Step of the sequence that draws the sample: 2^64 divided by the golden ratio, which spreads the
+/// draws evenly over the 64-bit range.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The mirroring of one pool's requests.
@@ -76,7 +76,7 @@ impl Mirror {
     }
 }
 
-/// What a mirrored request takes of the budget. A drop releases it.
+/// A mirrored request's share of the budget, released on drop.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     mirror: Arc<Mirror>,

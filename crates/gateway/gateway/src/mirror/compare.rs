@@ -1,5 +1,6 @@
-//! Incremental comparison of two responses. It keeps only the text that one response has and the
-//! other does not have yet.
+//! Incremental comparison of two responses. Keeps only the text by which one response is ahead of
+//! the
+//! other.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,7 +15,7 @@ pub(crate) struct Comparison {
 
 #[derive(Debug, Default)]
 struct Choice {
-    /// The text that one response has and the other does not have yet.
+    /// The text by which one response is ahead of the other.
     ahead: String,
     is_ahead: Option<Side>,
     equal: Difference,

@@ -25,21 +25,21 @@ pub(crate) enum Side {
     Mirror,
 }
 
-/// Where the texts of a choice begin to differ: how much of them is equal.
+/// Length of the equal part of a choice's two texts, before the first difference.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Difference {
     pub(crate) characters: usize,
-    /// Number of the primary's events whose text is equal. Engines send one event for each token,
-    /// or for a few. A response in one piece counts as one event.
+    /// Number of events of the primary response with equal text. Engines send one event for each
+    /// token, or for a few tokens. A response that is not streamed counts as one event.
     pub(crate) tokens: usize,
 }
 
-/// Why a request in the sample was not mirrored to the end, other than a failure of the mirror.
+/// Reason why a sampled request was not mirrored to the end, other than a failure of the mirror.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reason {
     InFlight,
     HeldBytes,
-    /// The gateway has too much load or is shutting down.
+    /// The gateway is overloaded or is shutting down.
     Load,
     /// The pool to which the request would be mirrored is saturated.
     Saturated,
@@ -63,7 +63,7 @@ pub(crate) const REASONS: [&str; 6] = [
 pub(crate) enum Outcome {
     Equal,
     Different(Difference),
-    /// The request is neither greedy nor seeded, so its texts may differ: only latencies are
+    /// The request is neither greedy nor seeded, so its two texts may differ. Only latencies are
     /// measured.
     Uncompared,
     Failed(String),

@@ -1,5 +1,6 @@
-//! Mirroring: a share of a pool's requests is also sent to another pool, once the response has
-//! begun, and the two responses are compared. The client never waits for this.
+//! Mirroring: a share of a pool's requests is also sent to another pool once the response has
+//! begun,
+//! and the two responses are compared. Mirroring never delays the client.
 //!
 //! ```text
 //!  replica --bytes--> ResponseBody --bytes--> client

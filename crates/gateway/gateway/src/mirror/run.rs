@@ -188,8 +188,8 @@ impl Copy {
         }
     }
 
-    /// Sends the request and compares the responses. An end before the comparison is complete is an
-    /// `Err`.
+    /// Sends the request and compares the responses. An `Err` is an outcome that was reached before
+    /// the comparison was complete.
     async fn compare(&self, mut primary: UnboundedReceiver<Heard>) -> Result<Outcome, Outcome> {
         let members = Members::of(&self.body).unwrap_or_default();
         if !members.are_repeatable(&self.path) {
@@ -299,7 +299,7 @@ fn fault(side: Side, said: &EventContent) -> Result<(), Outcome> {
     }
 }
 
-/// Bytes of the responses that a task holds; they count against the budget.
+/// Bytes of the responses that a task holds, which count against the budget.
 struct Kept<'a> {
     ticket: &'a Ticket,
     bytes: usize,
@@ -324,7 +324,7 @@ impl<'a> Kept<'a> {
 /// The mirror's response.
 struct Source {
     state: State,
-    /// The reservation at the replica. If it is still here on a drop, the request was abandoned.
+    /// The reservation at the replica. If still present on drop, the request was abandoned.
     in_flight: Option<InFlight>,
     is_stream: bool,
 }
@@ -337,7 +337,7 @@ enum State {
 }
 
 impl Source {
-    /// The next bytes; `None` at the end. Cancel-safe: a dropped call loses no data.
+    /// The next bytes; `None` at the end. Cancel-safe: dropping the future loses no data.
     async fn next(&mut self) -> Result<Option<Bytes>, Outcome> {
         loop {
             match &mut self.state {
@@ -401,7 +401,7 @@ impl Source {
 struct Reader {
     is_stream: bool,
     events: EventReader,
-    /// Number of data lines since it was last taken.
+    /// Number of data lines since the counter was last read.
     data_lines: u32,
     whole: Vec<u8>,
     seen: usize,

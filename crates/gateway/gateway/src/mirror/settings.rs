@@ -2,11 +2,11 @@
 
 use serde::Deserialize;
 
-/// Which requests of a pool are mirrored, where to, and the limits of that.
+/// Selection of the requests to mirror, their target pool, and limits.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MirrorSettings {
-    /// Name of the pool to which requests are mirrored, a different one.
+    /// Name of the pool to which requests are mirrored; must be another pool.
     pub pool: String,
     /// The model's name in that pool; `None`: the name that was sent to the replica.
     #[serde(default)]
@@ -19,7 +19,7 @@ pub struct MirrorSettings {
     /// Maximum memory in bytes for the request bodies and the text that is not compared yet.
     #[serde(default = "held_bytes")]
     pub held_bytes: usize,
-    /// How long a mirrored request may take, in seconds.
+    /// Time-out of a mirrored request, in seconds.
     #[serde(default = "timeout")]
     pub timeout_s: f64,
 }
@@ -38,7 +38,7 @@ fn timeout() -> f64 {
 
 impl MirrorSettings {
     /// Describes the first invalid setting; `None` if all are valid. `own` is the name of the
-    /// mirrored pool, `pools` has the names of all.
+    /// mirrored pool; `pools` has the names of all pools.
     pub(crate) fn complaint(&self, own: &str, pools: &[&str]) -> Option<String> {
         let pool = &self.pool;
         if pool == own {

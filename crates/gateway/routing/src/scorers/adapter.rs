@@ -1,6 +1,6 @@
 //! `adapter`: scores 1 if the request's adapter is loaded, 0.8 if there is room to load it, else 0.
-//! The difference is large because loading an adapter takes longer than waiting at a replica that
-//! has it.
+//! The differences are large because loading an adapter takes longer than waiting at a replica that
+//! has already loaded it.
 
 use super::{Candidate, Score};
 use crate::Request;

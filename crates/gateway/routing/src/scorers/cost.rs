@@ -1,19 +1,19 @@
-//! `cost`: the seconds that the request would cost at a replica, to itself and to other requests. A
-//! candidate's score is the lowest cost divided by its own.
+//! `cost`: the time in seconds that the request costs at a replica, for itself and for other
+//! requests. A candidate's score is the lowest cost of all candidates divided by its own cost.
 //!
-//! Queues, cached prefixes, running sequences and KV use meet in one unit, so no weights decide
-//! between them:
+//! Queues, cached prefixes, running sequences and KV use are converted to one unit, seconds, so no
+//! weights between them are needed:
 //!
 //! ```text
-//!  backlog + prompt                  its own wait: tokens to compute before its first one
-//!  + prompt x (0.5 + 0.05 running)   others wait: those who come next, and each running sequence
-//!  + prompt x (regret + fill / 2)    cached prompts that it evicts, and are computed again
-//!  + 20 decode steps                 its own answer, with those that run and wait now
-//!  + KV use x whole prompt           running sequences that it may preempt
+//!  backlog + prompt                  the request's wait: tokens to compute before its first token
+//!  + prompt x (0.5 + 0.05 running)   delay of others: later requests, and each running sequence
+//!  + prompt x (regret + fill / 2)    recomputation of cached prompts that the request evicts
+//!  + 20 decode steps                 the request's output, beside running and waiting requests
+//!  + KV use x whole prompt           running sequences that the request may preempt
 //! ```
 //!
-//! `backlog` and `prompt` (its uncached part) are seconds at the replica's prefill rate. The
-//! numbers were chosen by replay (docs/routing.md).
+//! `backlog` and `prompt` (its uncached part) are in seconds at the replica's prefill rate. The
+//! constants were tuned by replay (docs/routing.md).
 
 use super::predicted::{prefill, tpot};
 use super::{Candidate, Score, least_over_each};

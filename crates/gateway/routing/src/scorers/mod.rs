@@ -18,15 +18,16 @@ use std::fmt::Debug;
 use crate::load::{Load, MOST};
 use crate::{Replica, Request, Slo};
 
-/// A replica that passed the filters, as scorers see it.
+/// A replica that passed the filters, as the input of scorers.
 #[derive(Debug, Clone, Copy)]
 pub struct Candidate<'a> {
     pub replica: &'a Replica,
-    /// Its index in the slice passed to [`crate::pick`].
+    /// Index of the replica in the slice passed to [`crate::pick`].
     pub place: usize,
-    /// Its sanitised load.
+    /// The replica's sanitised load.
     pub load: Load,
-    /// Estimated number of the prompt's tokens that it has cached, from 0 to the prompt's length.
+    /// Estimated number of the prompt's tokens that the replica has cached, from 0 to the prompt's
+    /// length.
     pub cached_tokens: f32,
 }
 
@@ -45,15 +46,15 @@ impl<'a> Candidate<'a> {
     }
 }
 
-/// A scorer. Its scores depend on the request and the candidates alone.
+/// A scorer. Its scores depend only on the request and the candidates.
 pub trait Score: Debug + Send + Sync {
-    /// Its name in profiles, headers and metrics.
+    /// Name of the scorer in profiles, headers and metrics.
     fn name(&self) -> &'static str;
 
     /// One score in [0, 1] for each candidate, in the order of `candidates`.
     fn score(&self, request: &Request<'_>, candidates: &[Candidate<'_>]) -> Vec<f32>;
 
-    /// Whether it uses [`Candidate::cached_tokens`].
+    /// Whether the scorer uses [`Candidate::cached_tokens`].
     fn needs_prefixes(&self) -> bool {
         false
     }
@@ -92,8 +93,8 @@ pub(crate) fn scorer(name: &str, slo: Slo) -> Option<Box<dyn Score>> {
     })
 }
 
-/// Scores on a line from 1 for the smallest value to 0 for the largest; 1 for all if equal. Invalid
-/// values (those at `MOST`) score 0 and do not affect the scale.
+/// Linear scores from 1 for the smallest value to 0 for the largest; 1 for all if the values are
+/// equal. Invalid values (those at `MOST`) score 0 and do not affect the scale.
 pub(crate) fn least_is_best(values: &[f32]) -> Vec<f32> {
     let least = values.iter().copied().fold(f32::INFINITY, f32::min);
     let sane = values.iter().copied().filter(|value| *value < MOST);
@@ -105,8 +106,8 @@ pub(crate) fn least_is_best(values: &[f32]) -> Vec<f32> {
     scored.collect()
 }
 
-/// The lowest cost divided by each cost, so that a candidate at twice the lowest cost scores 0.5.
-/// Costs must be finite and not negative.
+/// The lowest cost divided by each cost: a candidate at twice the lowest cost scores 0.5. Costs
+/// must be finite and not negative.
 pub(crate) fn least_over_each(costs: &[f32]) -> Vec<f32> {
     let least = costs.iter().copied().fold(f32::INFINITY, f32::min);
     let scored = costs.iter().map(|cost| match *cost > 0.0 {

@@ -1,9 +1,9 @@
 //! `slo`: headroom below the latency targets of the request, or of the profile if it has none.
 //!
-//! Headroom is 1 - predicted / target; the smaller one of TTFT and TPOT counts. A replica that
-//! meets both targets scores 0.5 plus half its headroom; otherwise it scores half of target /
-//! predicted. So replicas that meet the targets rank above all that miss them, and if all miss
-//! them, the one with the smallest violation wins. Without targets all score 1.
+//! Headroom is 1 - predicted / target; the smaller headroom of TTFT and TPOT counts. A replica that
+//! meets both targets scores 0.5 plus half its headroom. A replica that misses one scores half of
+//! target / predicted. Thus replicas that meet the targets rank above all others; if all miss them,
+//! the one with the smallest violation ranks first. Without targets all replicas score 1.
 
 use super::predicted::{tpot, ttft};
 use super::{Candidate, Score};
@@ -41,8 +41,8 @@ impl Score for Headroom {
     }
 }
 
-/// Predicted time divided by the target: above 1 it is missed. A target that is not positive counts
-/// as met (0).
+/// Predicted time divided by the target; above 1, the target is missed. A target that is not
+/// positive counts as met (0).
 fn over(predicted: f32, target: f32) -> f32 {
     match target > 0.0 {
         true => (predicted / target).max(0.0),

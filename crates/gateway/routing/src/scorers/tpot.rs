@@ -1,5 +1,5 @@
-//! `tpot`: predicted time per output token (TPOT); a score is the shortest time divided by a
-//! candidate's.
+//! `tpot`: scores by predicted time per output token (TPOT): the shortest time of all candidates
+//! divided by the candidate's.
 
 use super::predicted::tpot;
 use super::{Candidate, Score, least_over_each};

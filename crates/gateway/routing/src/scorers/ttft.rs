@@ -1,4 +1,5 @@
-//! `ttft`: predicted time to first token; a score is the shortest time divided by a candidate's.
+//! `ttft`: scores by predicted time to first token: the shortest time of all candidates divided by
+//! the candidate's.
 
 use super::predicted::ttft;
 use super::{Candidate, Score, least_over_each};

@@ -77,24 +77,24 @@ pub struct Verified {
     pub complete: bool,
 }
 
-/// A damaged file.
+/// A damaged file found by `verify`.
 #[derive(Debug, Serialize)]
 pub struct DamagedFile {
-    /// Its path, before a move to the quarantine.
+    /// Path of the file before any move to the quarantine.
     pub path: PathBuf,
     /// Description of the damage.
     pub what: String,
 }
 
-/// Selection of what `collect` removes.
+/// Rules that select what `collect` removes.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
     /// Evict least recently used chunks until all files fit into this size.
     pub limit_bytes: Option<u64>,
     /// Remove chunks unused for this time.
     pub older_than: Option<Duration>,
-    /// Prefix of a store's name: remove the whole store, or with `older_than` limit that rule to
-    /// it.
+    /// Prefix of a store's name. Removes the whole store; with `older_than`, only its unused
+    /// chunks.
     pub store: Option<String>,
 }
 
@@ -146,7 +146,7 @@ pub fn inventory(path: &Path) -> Result<Inventory, StartError> {
     })
 }
 
-/// Reads and verifies the files of all parts; with `put_aside`, damaged ones move to the
+/// Reads and verifies the files of all parts. With `put_aside`, moves damaged files to the
 /// quarantine.
 ///
 /// # Errors
@@ -181,8 +181,8 @@ pub fn verify(path: &Path, put_aside: bool, watch: Watch<'_>) -> Result<Verified
     Ok(found)
 }
 
-/// Removes the chunks selected by `rules`, and always abandoned files, damaged files and
-/// directories of empty stores.
+/// Removes the chunks selected by `rules`. Also removes abandoned files, damaged files and
+/// directories of empty stores, whatever the rules.
 ///
 /// # Errors
 /// There is no store, the prefix in the rules matches none or several, or the directory cannot be
@@ -327,8 +327,8 @@ fn cannot(act: &str, path: &Path, error: &io::Error) -> StartError {
     StartError(format!("cannot {act} {}: {error}", path.display()))
 }
 
-/// Verifies files. It reads with direct I/O if available, so that the engines' pages stay in the
-/// page cache.
+/// Verifies files. Uses direct I/O if available, so that the check does not evict the engines'
+/// pages from the page cache.
 struct Checker {
     io: Io,
     space: Vec<u8>,
@@ -344,7 +344,7 @@ impl Checker {
 
     fn check(&mut self, path: &Path, store: &str, key: &PartKey) -> Result<(), String> {
         let file = match file_io::open(path) {
-            // The file was evicted since it was listed.
+            // The file was evicted after it was listed.
             Err(error) if is_gone(&error) => return Ok(()),
             opened => opened.map_err(|error| error.to_string())?,
         };

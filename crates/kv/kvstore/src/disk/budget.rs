@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// Time slot for counting writes; a slot expires when its end is a day old.
+/// Length of a time slot for counting writes; a slot expires one day after its end.
 const SLOT: Duration = Duration::from_secs(600);
 
 /// Sliding 24-hour write budget of this process. Times are from any monotonic clock.
@@ -24,7 +24,8 @@ impl Budget {
         }
     }
 
-    /// Takes `bytes` out of the budget and returns true, or takes nothing if less is left.
+    /// Deducts `bytes` from the budget and returns true; if less is left, deducts nothing and
+    /// returns false.
     pub(crate) fn take(&mut self, bytes: u64, now: Duration) -> bool {
         self.forget(now);
         let fits = bytes <= self.limit.saturating_sub(self.spent);

@@ -54,7 +54,7 @@ pub(crate) struct Counts {
 }
 
 impl Directory {
-    /// A directory of which nothing has been listed yet.
+    /// A directory whose contents have not been listed yet.
     pub(crate) fn new(root: PathBuf, limit: u64, ranking: Ranking) -> io::Result<Self> {
         Ok(Self {
             root,
@@ -117,8 +117,8 @@ impl Directory {
         self.closed.store(true, Ordering::Relaxed);
     }
 
-    /// Checks for changes by other processes, in at most 2% of the time, and removes abandoned
-    /// files.
+    /// Checks for changes by other processes and removes abandoned files. Spends at most 2% of the
+    /// time on this.
     pub(crate) fn look_sometimes(&self) {
         let Ok(mut upkeep) = self.upkeep.try_lock() else {
             return;
@@ -130,8 +130,8 @@ impl Directory {
         self.remove_abandoned(ABANDONED);
     }
 
-    /// Lists all changed shard directories. `found` becomes the last use (seconds since 1970) of
-    /// new chunks.
+    /// Lists all changed shard directories. New chunks get the last-use time `found`, in seconds
+    /// since 1970.
     pub(crate) fn look(&self, upkeep: &mut Upkeep, found: Option<u64>) -> io::Result<()> {
         let begin = Instant::now();
         self.find_stores()?;
@@ -228,7 +228,8 @@ impl Directory {
             })
             .collect()
         };
-        // The directories have changed, so the next listing accounts for the freed space.
+        // The removals change the directories' modification times, so the next listing accounts for
+        // the freed space.
         let removed = old.iter().filter(|path| fs::remove_file(path).is_ok());
         removed.count()
     }

@@ -17,8 +17,8 @@ use crate::format::{Header, HeaderPage};
 use crate::key::{Digest, PartKey, StoreIdentity};
 use crate::tier::TierError;
 
-/// A read renews a file's time if that is older than this: the LRU order is exact to a minute, and
-/// reads seldom cause writes.
+/// A read updates a file's modification time if the time is older than this. The LRU order is thus
+/// exact to a minute, while reads seldom cause writes.
 const RENEWED: Duration = Duration::from_secs(60);
 
 /// Function that writes a whole new file; its second argument builds the header page from the
@@ -81,8 +81,9 @@ impl PartFiles {
         Ok(found.filter(|found| found.0 == bytes).map(|_| bytes))
     }
 
-    /// Reads the file of `key`, `bytes` bytes long, with `take`, which returns the header page and
-    /// the payload's CRC-64; verifies both. Returns the parent that the header names.
+    /// Reads the file of `key`, which has `bytes` bytes. `take` reads the file and returns the
+    /// header page and the payload's CRC-64; both are verified. Returns the parent that the header
+    /// names.
     pub(super) fn read(
         &self,
         key: &PartKey,
@@ -183,8 +184,8 @@ impl PartFiles {
     }
 }
 
-/// Sets a file's time to now. This fails for another user's file, which then appears older than it
-/// is.
+/// Sets a file's modification time to now. Fails for another user's file, which then looks older
+/// than its last use.
 fn renew(file: &File) {
     let at = |nanoseconds| Timespec {
         tv_sec: 0,

@@ -1,5 +1,5 @@
-//! `identity.json` in a store's directory: its store identity, for people and for processes that
-//! need its geometry (layers, heads, bytes).
+//! `identity.json` in a store's directory: the store identity, for human readers and for processes
+//! that need the store's geometry (layers, heads, bytes).
 
 use std::fs;
 use std::io::{self, BufReader, Write};
@@ -19,7 +19,7 @@ struct IdentityFile {
     identity: StoreIdentity,
 }
 
-/// Writes the identity file of `store` if it is missing or differs, via the name `temporary`.
+/// Writes the identity file of `store` if it is missing or outdated: to `temporary`, then renamed.
 pub(crate) fn ensure(store: &Path, temporary: &Path, identity: &StoreIdentity) -> io::Result<()> {
     if read(store).as_ref() == Some(identity) {
         return Ok(());

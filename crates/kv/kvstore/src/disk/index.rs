@@ -1,4 +1,4 @@
-//! Index of the files in a disk tier's directory, as known to this process.
+//! This process's index of the files in a disk tier's directory.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -57,7 +57,7 @@ struct Shard {
     stamp: Option<Stamp>,
     /// The directory's modification time at the last listing, and when this time was first seen.
     seen: Option<(Stamp, Instant)>,
-    /// Number of changes by this process; a listing started before a change is stale.
+    /// Number of changes made by this process. A listing that started before a change is outdated.
     changes: u64,
     chunks: HashMap<Digest, Chunk>,
     temporaries: Vec<Temporary>,
@@ -67,12 +67,12 @@ struct Shard {
 pub(crate) struct Store {
     /// Name of its directory.
     pub(crate) name: String,
-    /// Known after its identity file was read.
+    /// None until the identity file is read.
     pub(crate) identity: Option<StoreIdentity>,
     shards: Vec<Shard>,
 }
 
-/// State of a shard before a listing.
+/// State of a shard just before a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Before {
     pub(crate) stamp: Option<Stamp>,
@@ -87,8 +87,8 @@ pub(crate) struct Candidate {
     pub(crate) digest: Digest,
     pub(crate) bytes: u64,
     pub(crate) last_use: Option<u64>,
-    /// One of its parts. Parts of a chunk are used together, so the time of one file represents
-    /// all.
+    /// Any one part of the chunk. Parts of a chunk are used together, so one file's modification
+    /// time represents the chunk.
     pub(crate) part: Part,
 }
 
@@ -217,7 +217,7 @@ impl Index {
         }
     }
 
-    /// State of a shard, to be passed to `apply` with the next listing.
+    /// State of a shard before a listing, to be passed to `apply` together with that listing.
     pub(crate) fn before(&self, store: usize, shard: usize) -> Before {
         let shard = &self.stores[store].shards[shard];
         Before {
@@ -227,8 +227,8 @@ impl Index {
         }
     }
 
-    /// Applies the listing of a shard directory. `found` is the last use of new chunks. Returns the
-    /// added and the removed chunks.
+    /// Applies the listing of a shard directory. New chunks get the last-use time `found`. Returns
+    /// the added and the removed chunks.
     pub(crate) fn apply(
         &mut self,
         at: (usize, usize),
@@ -252,8 +252,8 @@ impl Index {
                 .and_then(|(stamp, asked)| shard.vouched(stamp, asked));
             shard.chunks = chunks;
         } else {
-            // A concurrent store or removal by this process: the listing only adds entries, and is
-            // repeated next time.
+            // This process stored or removed a part during the listing, so the listing may lack it:
+            // only add entries now, and list again next time.
             shard.stamp = None;
             for (digest, chunk) in chunks {
                 shard.chunks.entry(digest).or_insert(chunk);
@@ -312,9 +312,9 @@ impl Before {
 }
 
 impl Shard {
-    /// The directory's modification time, if any later change is certain to alter it: it must have
-    /// been stable for one tick of the local clock, since a file server's clock may be ahead or
-    /// behind.
+    /// The directory's modification time, if every later change must produce a different one: the
+    /// time must have been stable for one tick of the local clock. The local clock is used because
+    /// a file server's clock may differ.
     fn vouched(&mut self, stamp: Stamp, asked: Instant) -> Option<Stamp> {
         match self.seen {
             Some((seen, since)) if seen == stamp => {

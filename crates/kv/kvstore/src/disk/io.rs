@@ -17,8 +17,8 @@ use crate::format::{Checksum, HEADER_BYTES, HeaderPage};
 /// Size of a piece that is read and then checksummed: fits the second-level cache and is long
 /// enough for efficient disk reads.
 const PIECE: usize = 512 << 10;
-/// Alignment for direct I/O with 512-byte sectors; devices that need more return EINVAL, and the
-/// read falls back to buffered.
+/// Alignment for direct I/O with 512-byte sectors. Devices with larger sectors return EINVAL, and
+/// the read falls back to buffered I/O.
 const SECTOR: usize = 512;
 
 /// Read strategy and its counters: direct I/O if file system and alignment allow it, except for
@@ -89,7 +89,7 @@ impl Io {
         done
     }
 
-    /// Disables direct I/O again: the file system accepted the flag but rejected the addresses or
+    /// Disables direct I/O again, for file systems that accept the flag but reject the addresses or
     /// lengths.
     fn through_cache(&self, file: &File) -> io::Result<()> {
         self.refused.store(true, Ordering::Relaxed);
@@ -97,9 +97,9 @@ impl Io {
     }
 }
 
-/// Fills a new file: `from` after the header page, which `header` builds from the payload's CRC-64
-/// and which is written last. The file has its final length from the start, so that other processes
-/// account for it.
+/// Fills a new file with the header page and the payload `from`. `header` builds the header page
+/// from the payload's CRC-64; the page is written last. The file gets its final length at the
+/// start, so that other processes account for it.
 ///
 /// # Errors
 /// Errors of the file system.
@@ -136,7 +136,7 @@ pub(crate) fn create_directories(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// Opens a regular file for reading. A FIFO or a device in its place is rejected without blocking.
+/// Opens a regular file for reading. Rejects a FIFO or device at this path without blocking.
 ///
 /// # Errors
 /// `InvalidData` if it is not a regular file, and errors of the file system.
@@ -160,8 +160,8 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 /// # Errors
 /// Errors of the file system.
 pub(crate) fn close(file: File) -> io::Result<()> {
-    // SAFETY: the descriptor is ours alone (`into_raw_fd` gave it up), open, and not used after
-    // this.
+    // SAFETY: `into_raw_fd` transferred ownership of the open descriptor to this function, which
+    // does not use it afterwards.
     Ok(unsafe { rustix::io::try_close(file.into_raw_fd()) }?)
 }
 
@@ -234,20 +234,20 @@ fn read_all(file: &File, mut slices: &mut [IoSliceMut<'_>], mut at: u64) -> io::
     Ok(())
 }
 
-/// Whether a file is in the page cache, judged by a sample of its pages; readahead fetches the
-/// missing ones.
+/// Whether a file is in the page cache, judged by a sample of its pages; readahead fetches any that
+/// are missing.
 ///
-/// `mincore` instead of `preadv2(RWF_NOWAIT)`, because that starts readahead for missing pages, and
-/// the file looks cached to the next query. Only a sample, because each page costs a lookup: 0.1 ms
+/// Uses `mincore`, because `preadv2(RWF_NOWAIT)` starts readahead for missing pages, so the file
+/// would look cached to the next query. Samples, because each page costs a lookup: 0.1 ms in total
 /// for a file of 2 MB.
 fn is_cached(file: &File, payload: usize) -> bool {
     const SAMPLES: usize = 8;
     let bytes = HEADER_BYTES + payload;
     let page = rustix::param::page_size();
     let last = bytes.div_ceil(page) - 1;
-    // SAFETY: a new mapping at an address of the kernel's choice; nothing reads it, so a file that
-    // shrinks meanwhile cannot fault us. Every page asked about lies in it, and one page takes one
-    // byte of answer. It is unmapped before anything else happens.
+    // SAFETY: a new mapping at an address chosen by the kernel. Its bytes are never read, so a
+    // file that shrinks meanwhile cannot cause a fault. All queried pages lie in the mapping, each
+    // takes one byte of the result, and the mapping is removed at the end.
     unsafe {
         let map = libc::mmap(
             std::ptr::null_mut(),

@@ -7,8 +7,8 @@
 //! PATH/penstock-kv-1/quarantine/<store>-<name of the part>
 //! ```
 //!
-//! `<store>` has 32 hex digits; `<xx>`, the shard, is the fifth byte of the digest in 2 hex digits;
-//! `<end>` is the layer after the last.
+//! `<store>` has 32 hex digits. `<xx>` is the shard: the fifth byte of the digest in 2 hex digits.
+//! `<end>` is the end of the layer range (exclusive).
 
 use std::path::{Path, PathBuf};
 
@@ -81,7 +81,7 @@ pub(crate) fn file_bytes(payload: u64) -> u64 {
     HEADER_BYTES as u64 + payload.next_multiple_of(PAGE)
 }
 
-/// Total size in bytes of a chunk's files if each has all layers, as with one pipeline stage.
+/// Total size in bytes of a chunk's files if each file has all layers (one pipeline stage).
 pub(crate) fn chunk_bytes(identity: &StoreIdentity, blocks: u16) -> u64 {
     let part = usize::from(blocks) * identity.layers * identity.tile_bytes;
     file_bytes(part as u64) * identity.kv_heads as u64
@@ -113,7 +113,8 @@ fn nibble(digit: u8) -> Option<u8> {
     }
 }
 
-/// Parses a canonical number, without sign or leading zero, so that each part has one name.
+/// Parses a number in canonical form, without sign or leading zero, so that each part has exactly
+/// one name.
 fn number(text: &str) -> Option<u16> {
     let canonical = text == "0" || !text.starts_with(['0', '+']);
     canonical.then(|| text.parse().ok()).flatten()

@@ -14,7 +14,8 @@ use crate::key::{PartKey, StoreIdentity};
 /// Resolution of modification times: two changes of a directory within this interval may get the
 /// same modification time.
 const TICK: Duration = Duration::from_millis(20);
-/// Like [`TICK`], on file systems with times in whole seconds, such as network file systems.
+/// Like [`TICK`], for file systems with modification times in whole seconds, such as some network
+/// file systems.
 const COARSE_TICK: Duration = Duration::from_millis(2100);
 
 /// A modification time, comparable within the same file system.
@@ -77,8 +78,8 @@ pub(crate) fn length_and_time(path: &Path) -> io::Result<Option<(u64, u64)>> {
     Ok(found.map(|found| (found.len(), Stamp::modified(&found).unix_seconds())))
 }
 
-/// Lists a shard directory; a missing one is empty. File sizes follow from names and the store's
-/// geometry; if that is unknown, from `stat`.
+/// Lists a shard directory; a missing directory counts as empty. File sizes are derived from the
+/// names and the store's geometry, or from `stat` if the geometry is unknown.
 pub(crate) fn list(directory: &Path, identity: Option<&StoreIdentity>) -> io::Result<Listing> {
     let Some(before) = stamp(directory)? else {
         return Ok(Listing::default());

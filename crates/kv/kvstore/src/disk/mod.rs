@@ -1,13 +1,13 @@
 //! The disk tier: a directory of KV parts (one KV head of one chunk each), on a disk or a share
 //! that several replicas mount (docs/kv-format.md).
 //!
-//! A part is one file, named by its contents and committed by renaming it: no locks, and a crash at
-//! any byte leaves nothing that is ever found. Nothing is synced on the way. After a power failure
-//! a file may be torn under its final name; its checksum detects that when it is read.
+//! A part is one file, named by its contents and committed by a rename. There are no locks, and
+//! after a crash an incomplete file is never found by a lookup. Writes are not synced: a power
+//! failure may leave a torn file under its final name, which its checksum detects at the next read.
 //!
-//! From the top: [`Disk`] is the tier; `PartFiles` reads and writes parts; `Room` keeps the size
-//! limit; `Directory` detects the changes of other processes. `State` is the knowledge of this
-//! process: the files (`index`) and their order of eviction (`ranking`).
+//! Layers, top-down: [`Disk`] is the tier; `PartFiles` reads and writes parts; `Room` enforces the
+//! size limit; `Directory` detects changes by other processes. `State` is this process's view: the
+//! known files (`index`) and their eviction order (`ranking`).
 
 pub mod admin;
 mod budget;
@@ -58,8 +58,8 @@ pub struct DiskOptions {
     /// Maximum number of bytes written by this process in any 24 hours.
     #[serde(default)]
     pub daily_write_bytes: Option<u64>,
-    /// Blocks of a full chunk; the limit must fit at least one chunk. Set by the mover for all
-    /// tiers.
+    /// Blocks per full chunk; the limit must fit at least one chunk. The mover sets the same value
+    /// for all tiers.
     #[serde(default)]
     pub chunk_blocks: u16,
     /// Maximum share of the limit per salt group; None: unlimited.
@@ -88,8 +88,8 @@ impl Disk {
     /// Opens a directory; a long first listing continues in the background.
     ///
     /// # Errors
-    /// The path cannot be created, is not a directory, not writable or full; or the limit is less
-    /// than a chunk. The text has the remedy.
+    /// The path cannot be created, is not a directory, is not writable or is full; or the limit is
+    /// less than a chunk. The error text names the remedy.
     pub fn open(options: DiskOptions, identity: StoreIdentity) -> Result<Self, StartError> {
         let DiskOptions {
             path, limit_bytes, ..
@@ -130,8 +130,7 @@ impl Disk {
         })
     }
 
-    /// Whether the part's file, which another process may have written, exists with its full
-    /// length.
+    /// Whether the part's file exists with its full length. Another process may have written it.
     fn finds(&self, key: &PartKey) -> Result<bool, TierError> {
         let found = self.files.find(key)?;
         if let Some(bytes) = found {
@@ -184,8 +183,9 @@ impl Disk {
         })
     }
 
-    /// The chunks for which a probe of a prompt counts as a request: all full chunks, and one
-    /// partial chunk at the end, the longest one present, else the longest.
+    /// The chunks that count as requested when a prompt is probed: all full chunks, and one partial
+    /// chunk at the end. The partial chunk is the longest one present; if none is present, the
+    /// longest one of all.
     fn wanted(&self, keys: &[PartKey], found: &[bool]) -> Vec<Digest> {
         let mut wanted = Vec::new();
         let mut end: Option<(Digest, bool)> = None;
@@ -205,7 +205,7 @@ impl Disk {
         wanted
     }
 
-    /// `Tier::load` of `given` bytes, read by `take`.
+    /// Implements `Tier::load`: loads `given` bytes with the reader `take`.
     fn load_with(
         &self,
         key: &PartKey,

@@ -1,4 +1,4 @@
-//! Quarantine of damaged files and other unexpected ones; a few are kept for diagnosis.
+//! Quarantine for damaged or unexpected files; the latest few are kept for diagnosis.
 
 use std::fs;
 use std::io;

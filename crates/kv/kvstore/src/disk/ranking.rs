@@ -37,20 +37,22 @@ impl Key for Name {
     }
 }
 
-/// A chunk to be stored; its size covers all parts on all ranks, so that all ranks decide alike.
+/// A chunk to be stored. Its size covers all parts on all ranks, so that all ranks make the same
+/// decision.
 pub(crate) type StoreCandidate = Item<Name>;
 
-/// Cache policy of a directory, over the indexed chunks with known times.
+/// Cache policy of a directory. Covers the indexed chunks whose last use is known.
 pub(crate) struct Ranking {
     pub(crate) policy: CachePolicy<Name>,
     /// Maximum total bytes of a salt group's chunks.
     quota: Option<u64>,
-    /// The chunk used last: further uses of its parts count as the same use.
+    /// The most recently used chunk: consecutive uses of its parts count as one use.
     last: Option<Name>,
 }
 
 impl Ranking {
-    /// For `limit` bytes in chunks of about `chunk` bytes, with `quota` bytes per salt group.
+    /// Creates a ranking for `limit` bytes of chunks of about `chunk` bytes each, with a quota of
+    /// `quota` bytes per salt group.
     pub(crate) fn new(limit: u64, chunk: u64, quota: Option<u64>) -> Self {
         let entries = (limit / chunk.max(1)).clamp(1, MOST_COUNTED) as usize;
         Self {
@@ -60,7 +62,7 @@ impl Ranking {
         }
     }
 
-    /// Marks a chunk, whose parts together have `bytes` bytes, as present and used now.
+    /// Marks a chunk of `bytes` bytes (all parts together) as present and used now.
     pub(crate) fn enter(&mut self, name: Name, bytes: u64, parent: Option<Digest>) {
         if !self.policy.has(&name) {
             self.policy.insert(item(name, bytes, parent));
@@ -71,8 +73,8 @@ impl Ranking {
         self.policy.continues(&name, name.parent(parent));
     }
 
-    /// Adds a chunk that was stored before this process started. `later` other such chunks were
-    /// used after it.
+    /// Adds a chunk that was stored before this process started. `later` is the number of such
+    /// chunks with a more recent use.
     pub(crate) fn found(&mut self, name: Name, bytes: u64, later: usize) {
         if !self.policy.has(&name) {
             self.policy.found(item(name, bytes, None), later);
@@ -103,8 +105,8 @@ impl Ranking {
             .for_each(|name| self.policy.release(name));
     }
 
-    /// Whether the chunk passes the admission filter against its first victim, taken from its own
-    /// salt group if that is at its quota.
+    /// Whether the admission filter prefers the chunk to the first eviction victim. If the chunk's
+    /// salt group is at its quota, the victim comes from that group.
     pub(crate) fn outweighs(&mut self, candidate: &StoreCandidate) -> bool {
         let over_quota = self.over_quota(candidate).is_some();
         let group = over_quota.then(|| candidate.key.group());

@@ -1,12 +1,13 @@
 //! Space accounting of the disk tier: several writers keep to one size limit without a lock.
 //!
 //! Each writer counts its own changes and lists the directory again before it stores more than an
-//! eighth of the space that was free at its last listing. So the limit holds for up to eight
-//! writers at once, except for files just begun by each.
+//! eighth of the space that was free at its last listing. The limit therefore holds for up to eight
+//! concurrent writers; only a file that a writer has just begun may exceed it.
 //!
-//! Admission is decided at the first part (KV head) of a chunk; after a refusal a writer stores
-//! none of its parts. Each writer ranks on its own; writers of the same chunks have seen the same
-//! requests, so their decisions mostly agree. If one has admitted a chunk, the others follow.
+//! Admission is decided at the first part (KV head) of a chunk. If the chunk is not admitted, the
+//! writer stores none of its parts. Each writer ranks chunks independently, but writers of the same
+//! chunks have received the same requests, so their decisions mostly agree. A chunk that one writer
+//! has admitted is accepted by the others.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,19 +23,19 @@ use crate::tier::TierError;
 
 /// Eviction frees 1/256 of the limit more than needed, so that it does not run for every part.
 const SLACK: u64 = 256;
-/// Minimum number of files that eviction frees space for, if the limit holds many more: other
-/// writers may have begun files meanwhile.
+/// Minimum number of files for which eviction frees space, if the limit holds many more files:
+/// other writers may have begun files in the meantime.
 const SLACK_FILES: u64 = 8;
 const MANY: u64 = 16 * SLACK_FILES;
-/// Free space, in chunks, required for admission without the filter: more than concurrent evictions
-/// by two ranks can free by chance.
+/// Free space, in chunks, from which on the admission filter is bypassed. Larger than the space
+/// that concurrent evictions by two ranks can free by coincidence.
 const ROOMY: u64 = 3;
 /// A writer uses at most 1/8 of the free space before it lists the directory again.
 const SHARE: u64 = 8;
 /// How long a store waits for the first listing of a large directory.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// An eviction takes at most this many steps per chunk. It spares chunks that other processes have
-/// used meanwhile, except in the last round.
+/// Maximum eviction rounds per chunk. All but the last round spare chunks that other processes have
+/// used in the meantime.
 const ROUNDS: usize = 3;
 
 /// Reserved bytes, released on drop or turned into a committed part.
@@ -101,8 +102,8 @@ impl Room {
         })
     }
 
-    /// Decides on the admission of a chunk at its first part. If that would put its salt group over
-    /// the quota, the group's chunks are evicted until the whole chunk fits.
+    /// Decides at a chunk's first part whether to admit the chunk. If the chunk would put its salt
+    /// group over the quota, evicts chunks of that group until the whole chunk fits.
     fn admit(&self, candidate: &StoreCandidate) -> Result<(), TierError> {
         let root = self.0.root.display();
         if !self.admits(candidate) {
@@ -149,8 +150,8 @@ impl Room {
             .is_some()
     }
 
-    /// Whether another rank has admitted the chunk. This rank then follows: a chunk is only useful
-    /// with all heads.
+    /// Whether another rank has admitted the chunk. If so, this rank admits it too, because a chunk
+    /// is useful only with all heads.
     fn others_have(&self, candidate: &StoreCandidate) -> bool {
         let (store, digest) = (candidate.key.store as usize, &candidate.key.digest);
         let looked = self
@@ -167,15 +168,15 @@ impl Room {
         share.max(SLACK_FILES * bytes)
     }
 
-    /// Evicts because the file system is full although the size limit is not reached.
+    /// Evicts chunks because the file system is full before the size limit is reached.
     pub(crate) fn give_way(&self, bytes: u64, candidate: &StoreCandidate) {
         let _turn = lock(&self.0.upkeep);
         let goal = self.0.state().taken().saturating_sub(2 * bytes);
         self.evict(candidate, None, |state| state.taken() <= goal);
     }
 
-    /// Evicts, from the salt group of `of` or from all groups, until the goal is met or nothing is
-    /// evictable.
+    /// Evicts chunks until the goal is met or nothing is evictable: from the salt group of `of`, or
+    /// from all groups if None.
     fn evict(
         &self,
         candidate: &StoreCandidate,
@@ -213,7 +214,8 @@ impl Room {
         })
     }
 
-    /// Whether another process has used a chunk since the last known use; if so, updates that.
+    /// Whether another process has used a chunk since its known last use. Updates the last use if
+    /// so.
     fn was_used_meanwhile(&self, candidate: &Candidate) -> bool {
         let Some(used) = self.0.last_use(candidate) else {
             return false;

@@ -23,7 +23,8 @@ pub(crate) struct State {
     pub(crate) quarantined: u64,
     /// Whether the first full listing is done.
     pub(crate) complete: bool,
-    /// Store number and digest of the chunks that have left and are not yet reported, oldest first.
+    /// Store number and digest of chunks that have left the tier and are not reported yet, oldest
+    /// first.
     left: VecDeque<(usize, Digest)>,
 }
 
@@ -69,7 +70,7 @@ impl State {
         self.enter(store, &key.digest, parent);
     }
 
-    /// Removes a part that is gone.
+    /// Removes a part whose file is gone.
     pub(crate) fn remove_part(&mut self, store: usize, key: &PartKey, bytes: u64) {
         let was_there = self.index.chunk(store, &key.digest).is_some();
         self.index.remove_part(store, key, bytes);
@@ -87,7 +88,7 @@ impl State {
         Some(chunk)
     }
 
-    /// Takes the chunks of a store that have left since the last call.
+    /// Takes the chunks of a store that have left the tier since the last call.
     pub(crate) fn take_left(&mut self, store: usize, most: usize) -> Vec<Digest> {
         // skip chunks of other identities in the directory
         self.left.retain(|(of, _)| *of == store);
@@ -121,7 +122,7 @@ impl State {
         self.ask(*store, std::slice::from_ref(digest));
     }
 
-    /// Applies the listing of a shard directory. `found` is the last use of new chunks; None if
+    /// Applies the listing of a shard directory. New chunks get the last-use time `found`; None if
     /// their file times are still to be read.
     pub(crate) fn apply(
         &mut self,
@@ -156,7 +157,8 @@ impl State {
         waiting.into_iter().map(|(_, name)| name).collect()
     }
 
-    /// Ranks `names`, a piece of what `unranked` returned; `later` more chunks follow.
+    /// Ranks `names`, a portion of the result of `unranked`; `later` is the number of chunks after
+    /// this portion.
     pub(crate) fn rank(&mut self, names: &[Name], later: usize) {
         for (at, name) in names.iter().enumerate() {
             if let Some(bytes) = self.chunk_bytes(name.store as usize, &name.digest) {
@@ -179,8 +181,8 @@ impl State {
         }
     }
 
-    /// Size in bytes of a known chunk with all its parts, stored or not; only of the stored parts
-    /// if the store's geometry is unknown.
+    /// Size in bytes of a known chunk with all its parts, whether stored or not. If the store's
+    /// geometry is unknown, counts only stored parts.
     fn chunk_bytes(&self, store: usize, digest: &Digest) -> Option<u64> {
         let chunk = self.index.chunk(store, digest)?;
         let identity = self.index.stores()[store].identity.as_ref();

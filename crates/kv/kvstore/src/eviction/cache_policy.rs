@@ -3,9 +3,9 @@
 //! The eviction rank is the time of the last use plus a bonus for frequency: an entry with n
 //! requests stays `log2(n)` / 4 mean lifetimes longer than one with a single request (after
 //! hyperbolic caching: Blankstein, Sen, Freedman, USENIX ATC 2017). The admission filter is TinyLFU
-//! (Einziger, Friedman, Manes, ACM Transactions on Storage 13, 2017): a new entry must have more
-//! requests than its victim. The filter is active while the shadow caches have a higher hit rate
-//! with it.
+//! (Einziger, Friedman, Manes, ACM Transactions on Storage 13, 2017): a new entry is admitted if it
+//! has more requests than the entry to evict. The filter is active while it raises the hit rate, as
+//! measured by shadow caches.
 
 use super::key::Key;
 use super::shadow::ShadowCaches;
@@ -27,27 +27,29 @@ pub enum Rule {
 #[derive(Clone, Copy, Debug)]
 pub struct Item<K> {
     pub key: K,
-    /// The entry before it in its prefix, which is never evicted before it.
+    /// The preceding entry of the prefix, which is never evicted before this one.
     pub parent: Option<K>,
     /// Size in units of the store's capacity: bytes, or 1 for a slot.
     pub size: u64,
 }
 
-/// Policy of a store that holds the values itself: the store reports what it contains and asks
-/// which entry to evict. Operations take O(log n) per key; a hit does not allocate.
+/// Cache policy for a store that holds the values itself: the store reports its contents to the
+/// policy, and the policy selects the entry to evict. Operations take O(log n) per key; a hit does
+/// not allocate.
 pub struct CachePolicy<K> {
     pub(super) tree: EvictionTree<K>,
     sketch: Sketch,
     /// None under [`Rule::Lru`].
     shadows: Option<ShadowCaches>,
-    /// Logical clock, in operations: entries of one operation have the same age.
+    /// Logical clock that counts operations: entries of one operation have the same age.
     now: i64,
     run: Vec<Id>,
 }
 
 impl<K: Key> CachePolicy<K> {
-    /// For a store of `capacity`, in units of the items' sizes, with about `entries` items when
-    /// full; `by_group` also keeps an eviction order per salt group, for quotas.
+    /// Creates a policy for a store of `capacity`, in units of the items' sizes, with about
+    /// `entries` items when full. With `by_group`, also keeps an eviction order per salt group, for
+    /// quotas.
     pub fn new(rule: Rule, capacity: u64, entries: usize, by_group: bool) -> Self {
         let auto = rule == Rule::Auto;
         Self {
@@ -85,7 +87,7 @@ impl<K: Key> CachePolicy<K> {
     }
 
     /// Counts a request for `keys`, consecutive entries of a prefix. Marks the keys before the
-    /// first absent one as used and returns their number.
+    /// first absent one as used, and returns their number.
     pub fn ask(&mut self, keys: &[K]) -> usize {
         self.asked(keys, 0);
         let mut run = std::mem::take(&mut self.run);
@@ -96,8 +98,8 @@ impl<K: Key> CachePolicy<K> {
         self.run.len()
     }
 
-    /// Counts a request for `keys`. The caller has the first `start` of them elsewhere, so hits on
-    /// these do not score in the shadow caches.
+    /// Counts a request for `keys`. The caller already has the first `start` keys in another tier,
+    /// so hits on these do not score in the shadow caches.
     pub(super) fn asked(&mut self, keys: &[K], start: usize) {
         self.now += 1;
         let sketch = &mut self.sketch;
@@ -118,8 +120,8 @@ impl<K: Key> CachePolicy<K> {
         }
     }
 
-    /// Counts keys that were computed as a continuation of `parent`: a key without a counted
-    /// request counts as requested once.
+    /// Counts keys that were computed as a continuation of `parent`. A key without an earlier
+    /// request gets a count of one.
     pub(super) fn computed(
         &mut self,
         parent: Option<K>,
@@ -164,8 +166,8 @@ impl<K: Key> CachePolicy<K> {
         }
     }
 
-    /// Whether an item would be admitted in place of the next victim: that of `group`, or of the
-    /// whole store if None.
+    /// Whether an item would be admitted in place of the next victim, taken from `group`, or from
+    /// the whole store if None.
     pub fn outweighs(&mut self, item: &Item<K>, group: Option<Group>) -> bool {
         self.computed(item.parent, [(item.key, item.size)].into_iter());
         let victim = self.first(group);
@@ -178,8 +180,8 @@ impl<K: Key> CachePolicy<K> {
         self.place(&item, self.now);
     }
 
-    /// Adds an item that the store had before the first operation. `later` other such items were
-    /// used after it.
+    /// Adds an item that was in the store before the first operation. `later` is the number of such
+    /// items with a more recent use.
     pub fn found(&mut self, item: Item<K>, later: usize) {
         self.place(&item, -(later as i64) - 1);
     }
@@ -223,8 +225,8 @@ impl<K: Key> CachePolicy<K> {
         }
     }
 
-    /// Removes an item for another reason than lack of space: the mean lifetime does not change.
-    /// Returns whether it was present.
+    /// Removes an item for a reason other than lack of space, so that the mean lifetime is not
+    /// updated. Returns whether the item was present.
     pub fn remove(&mut self, key: &K) -> bool {
         let id = self.tree.find(key);
         id.map(|id| self.tree.remove(id)).is_some()

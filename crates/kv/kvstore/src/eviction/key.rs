@@ -1,4 +1,4 @@
-//! Keys with uniformly random bits, used without further hashing by tables, sketches and samples.
+//! Keys with uniformly random bits. Tables, sketches and samples use the bits without another hash.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
@@ -56,7 +56,7 @@ impl<K: Key> Hash for Named<K> {
     }
 }
 
-/// Returns the one hashed word unchanged, as it is random already.
+/// Identity hasher: the one hashed word is already random.
 #[derive(Default)]
 pub(super) struct Word(u64);
 

@@ -2,9 +2,9 @@
 //!
 //! [`CachePolicy`] ranks keys with sizes: the chunks of a disk tier. [`TierIndex`] adds slots,
 //! stores in flight, holds and pins: the blocks of the RAM tier. Eviction is LRU over the leaves of
-//! the prefix tree, weighted by frequency; new entries pass a TinyLFU admission filter while
-//! [`shadow`] caches show that it raises the hit rate. Decisions are deterministic, so that all
-//! ranks agree: no clock and no random numbers; samples are chosen by the bits of the keys.
+//! the prefix tree, weighted by frequency. New entries pass a TinyLFU admission filter while
+//! [`shadow`] caches show that it raises the hit rate. All ranks must make the same decisions, so
+//! these use no clock and no random numbers; the bits of a key decide whether it is sampled.
 
 mod cache_policy;
 mod index;

@@ -1,9 +1,9 @@
 //! Shadow caches: two caches of sampled keys without values, with and without the admission filter,
 //! which measure whether the filter raises the hit rate.
 //!
-//! Spatial sampling by key as in Waldspurger, Saemundsson, Ahmad, Park: "Cache Modeling and
-//! Optimization using Miniature Simulations", USENIX ATC 2017. A sampled prefix is still a prefix:
-//! its keys are found up to the first miss.
+//! Keys are sampled by their bits, as in Waldspurger, Saemundsson, Ahmad, Park: "Cache Modeling and
+//! Optimization using Miniature Simulations", USENIX ATC 2017. The sampled keys of a prefix still
+//! form a prefix: a lookup matches them up to the first miss.
 
 use super::key::{Key, mix};
 use super::sketch::Sketch;
@@ -45,8 +45,8 @@ impl Shadow {
         }
     }
 
-    /// Adds the sizes of the entries of `chain` that are found to the score. The first `start` keys
-    /// do not count, as the caller has them elsewhere.
+    /// Adds to the score the sizes of the entries of `chain` that are present. The first `start`
+    /// keys do not count, because the caller has them in another tier.
     fn look(&mut self, chain: &[Step], start: usize, now: i64, sketch: &Sketch) {
         self.score *= DECAY;
         for (at, &(word, _)) in chain.iter().enumerate() {
@@ -83,7 +83,7 @@ impl Shadow {
         kept.end(&mut self.tree);
     }
 
-    /// The entry of a sampled key, added if absent, with a lock; None if the filter refuses it or
+    /// The entry of a sampled key, locked; added if absent. None if the filter rejects the key or
     /// nothing can be evicted.
     fn find_or_admit(
         &mut self,
@@ -118,7 +118,7 @@ pub(super) struct ShadowCaches {
 }
 
 impl ShadowCaches {
-    /// For a tier of `capacity` (total size) that holds about `entries` entries.
+    /// Creates the caches for a tier of `capacity` (total size) with about `entries` entries.
     pub(super) fn new(capacity: u64, entries: usize) -> Self {
         let rate = (SAMPLE as f64 / entries.max(1) as f64).min(1.0);
         Self {
@@ -130,12 +130,12 @@ impl ShadowCaches {
         }
     }
 
-    /// Whether the filter has recently had the higher hit rate.
+    /// Whether the cache with the filter has had the higher hit rate recently.
     pub(super) fn prefer_gate(&self) -> bool {
         self.gated.score > MARGIN * self.open.score
     }
 
-    /// Looks up a prefix in both caches; the caller has its first `start` keys elsewhere.
+    /// Looks up a prefix in both caches; the caller has its first `start` keys in another tier.
     pub(super) fn look<K: Key>(&mut self, keys: &[K], start: usize, now: i64, sketch: &Sketch) {
         let within = |key: &&K| key.words()[1] <= self.threshold;
         let start = keys[..start].iter().filter(within).count();

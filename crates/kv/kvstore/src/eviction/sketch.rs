@@ -1,9 +1,10 @@
 //! Estimates how often each key was requested, with about 16 bytes of memory per key in the tier.
 //!
 //! A count-min sketch with periodic halving, as in TinyLFU (Einziger, Friedman, Manes: "TinyLFU: A
-//! Highly Efficient Cache Admission Policy", ACM Transactions on Storage 13, 2017), with 8-bit
-//! counters in eighths. With whole counts, a halving in the middle of a cyclic scan would rank the
-//! keys of its second half above the keys of the first.
+//! Highly Efficient Cache Admission Policy", ACM Transactions on Storage 13, 2017). A request adds
+//! 8
+//! to an 8-bit counter. With steps of 1, a halving in the middle of a cyclic scan would rank the
+//! keys of the scan's second half above those of its first half.
 
 use super::key::mix;
 
@@ -57,8 +58,9 @@ impl Sketch {
 
     /// Whether `word` has at least one whole request more than `other`.
     ///
-    /// Halving a cyclic scan at different points makes counts differ by up to one request; so a
-    /// count that may have been halved needs a margin of 1.125 requests.
+    /// The margin allows for halving: it may fall between the requests for two equally popular
+    /// keys, so that their counts differ by up to one request. A possibly halved count needs a
+    /// margin of 1.125 requests.
     pub(super) fn prefers(&self, word: u64, other: u64) -> bool {
         let other = self.count(other);
         let margin = if other > 1.0 { 1.125 } else { 1.0 };

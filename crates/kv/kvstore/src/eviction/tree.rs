@@ -1,7 +1,7 @@
 //! Entries in eviction order: only leaves of the prefix tree are evicted, lowest rank first.
 //!
-//! A block is useless without its predecessors, so an entry with children is not a candidate; a hit
-//! on a prefix of n blocks moves one leaf in the order instead of n.
+//! A block is useless without its predecessors, so an entry with children is never evicted. A hit
+//! on a prefix of n blocks therefore moves one leaf in the order instead of n entries.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -9,7 +9,7 @@ use super::key::{Key, Named, Table};
 use super::sketch::Sketch;
 use crate::key::Group;
 
-/// Number of an entry while it is present; reused after removal.
+/// Number of an entry while the entry is present; reused after its removal.
 pub(super) type Id = u32;
 
 struct Entry<K> {
@@ -23,7 +23,7 @@ struct Entry<K> {
     locks: u32,
     used_at: i64,
     rank: i64,
-    /// The rank under which it is in the eviction order; None while it may not be evicted.
+    /// The rank that orders the entry for eviction; None while the entry cannot be evicted.
     queued: Option<i64>,
     present: bool,
 }
@@ -81,8 +81,8 @@ impl Chain {
 }
 
 impl<K: Key> EvictionTree<K> {
-    /// `by_group` also keeps an order per salt group; `weighted` adds a bonus for frequency to the
-    /// rank.
+    /// With `by_group`, also keeps an eviction order per salt group. With `weighted`, adds a bonus
+    /// for frequency to the rank.
     pub(super) fn new(by_group: bool, weighted: bool) -> Self {
         Self {
             weight: if weighted { FREQUENCY_WEIGHT } else { 0.0 },
@@ -256,7 +256,7 @@ impl<K: Key> EvictionTree<K> {
         (self.entries[parent as usize].generation == generation).then_some(parent)
     }
 
-    /// Updates the eviction order: an entry is in it exactly while it is evictable.
+    /// Updates the eviction order, which contains an entry exactly while it can be evicted.
     fn settle(&mut self, id: Id) {
         let entry = &mut self.entries[id as usize];
         let may_leave = entry.present && entry.children == 0 && entry.locks == 0;

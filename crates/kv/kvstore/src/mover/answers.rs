@@ -31,8 +31,8 @@ impl Answers {
     }
 }
 
-/// The result of one transfer, merged from its jobs and published when the last job drops it. A
-/// removal has one job per tier, a long store to RAM several.
+/// The result of one transfer, which may consist of several jobs: a removal has one per tier, a
+/// long store to RAM several. Merges the jobs' results and is published when the last job drops it.
 pub(crate) struct Reply {
     joined: Mutex<Moved>,
     answers: Arc<Answers>,

@@ -18,11 +18,11 @@ thread_local! {
     static COPY: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// Maximum number of chunks reported as gone in one result: 1 KiB of digests, as much as the
+/// Maximum number of chunks reported as removed in one result: 1 KiB of digests, the size of the
 /// longest error text.
 const MOST_LEFT: usize = 32;
 
-/// What one rank has of every KV block: some heads in some layers.
+/// A rank's share of every KV block: some heads in some layers.
 #[derive(Clone, Debug)]
 pub(crate) struct Share {
     /// The rank's KV heads, numbered over the whole model, in the order of their bytes in a block.
@@ -59,7 +59,7 @@ impl Brought {
 }
 
 impl Share {
-    /// The rank's parts of a chunk; none for a KV group without layers on this rank.
+    /// The rank's parts of a chunk; no part for a KV group without layers on this rank.
     fn parts(&self, digest: Digest, blocks: u16) -> impl Iterator<Item = Part> {
         let groups = self.layers.iter().zip(&self.extents).enumerate();
         let groups = groups.filter(|(_, (layers, _))| layers.0 < layers.1);
@@ -78,7 +78,7 @@ impl Share {
         })
     }
 
-    /// Reads each part that at least one block needs; its bytes for `None` blocks are discarded.
+    /// Reads each part that at least one block needs, and discards its bytes for `None` blocks.
     /// Returns the number of bytes read.
     fn load(
         &self,
@@ -107,7 +107,7 @@ impl Share {
         Ok(bytes as u64)
     }
 
-    /// Copies the bytes of a chunk, part by part, to an aligned address for direct I/O. Returns the
+    /// Copies the bytes of a chunk, part by part, to an address aligned for direct I/O. Returns the
     /// buffer and the offset of the first byte.
     fn copy(&self, blocks: &[impl Deref<Target = [u8]>]) -> (Vec<u8>, usize) {
         let groups = self.layers.len();
@@ -149,7 +149,7 @@ impl Share {
             let wrong = format!("asked for {asked} parts, it answered for {got}");
             return Err(TierError::Failed(wrong));
         }
-        // A rank without heads or layers has no missing parts.
+        // A rank without heads or layers has no parts, so none of them is missing.
         let mut parts = there.chunks((keys.len() / chunks.len().max(1)).max(1));
         let all = |parts: Option<&[bool]>| parts.is_none_or(|p| p.iter().all(|&p| p));
         Ok(chunks.iter().map(|_| u8::from(all(parts.next()))).collect())
@@ -193,7 +193,7 @@ impl Share {
     }
 }
 
-/// What executes a queue's jobs: a tier that stores chunks, or the slots of the RAM tier.
+/// The executor of a queue's jobs: a tier that stores chunks, or the slots of the RAM tier.
 pub(crate) enum Worker {
     Chunks {
         tier: Box<dyn Tier>,
@@ -225,7 +225,7 @@ impl Worker {
         }
     }
 
-    /// Chunks that have left the tier, up to the maximum per result.
+    /// Chunks that have left the tier since the last call, up to the maximum per result.
     pub(crate) fn left(&self) -> Vec<Digest> {
         match self {
             Self::Chunks { tier, .. } => tier.take_left(MOST_LEFT),
@@ -233,8 +233,8 @@ impl Worker {
         }
     }
 
-    /// Executes the work and returns its blocks; a store of a chunk calls `copied` once its blocks
-    /// are returned, before it calls the tier. A panic counts as a failure of the tier.
+    /// Executes the work and returns its blocks. A store of a chunk first copies and returns its
+    /// blocks, calls `copied`, and then calls the tier. A panic counts as a failure of the tier.
     pub(crate) fn call<P: Pool>(
         &self,
         work: Work<P>,

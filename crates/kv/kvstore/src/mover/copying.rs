@@ -7,11 +7,11 @@ use super::memory::Reserved;
 use super::queue::Work;
 use super::transfer::Pool;
 
-/// A copy uses at most one thread per this number of bytes.
+/// Bytes per thread of a copy: smaller copies use fewer threads.
 const WORTH_A_THREAD: usize = 4 << 20;
 
-/// Checks slot numbers: one for each block of a KV group, and distinct for a store. The error
-/// describes the problem.
+/// Checks slot numbers: there must be one for each block of a KV group, and a store's slots must be
+/// distinct. The error describes the problem.
 pub(crate) fn slot_numbers(
     slots: &[i32],
     limit: usize,
@@ -80,7 +80,8 @@ impl Slots {
         slot * self.slot_bytes..(slot + 1) * self.slot_bytes
     }
 
-    /// Fills `blocks` (slot after slot, in it one of each KV group) from valid `slots`.
+    /// Fills `blocks` from `slots`, which must be valid. `blocks` is ordered by slot, then by KV
+    /// group.
     fn load(&self, slots: &[usize], blocks: &mut [Option<impl DerefMut<Target = [u8]>>]) {
         let mut pairs: Vec<Pair<'_>> = Vec::new();
         for (blocks, &slot) in blocks.chunks_mut(self.groups.len()).zip(slots) {
@@ -94,7 +95,8 @@ impl Slots {
         copy(pairs, self.threads);
     }
 
-    /// Copies `blocks` (slot after slot, in it one of each KV group) to valid, distinct `slots`.
+    /// Copies `blocks` to `slots`, which must be valid and distinct. `blocks` is ordered by slot,
+    /// then by KV group.
     fn store(&mut self, slots: &[usize], blocks: &[impl Deref<Target = [u8]>]) {
         if self.slot_bytes == 0 {
             return;
@@ -118,7 +120,7 @@ impl Slots {
 }
 
 /// Copies all pairs, on several threads if there is enough data. If a thread cannot be started, the
-/// others do its work.
+/// others do its share.
 fn copy(mut pairs: Vec<Pair<'_>>, threads: usize) {
     let bytes: usize = pairs.iter().map(|(into, _)| into.len()).sum();
     let threads = threads.min(bytes / WORTH_A_THREAD).max(1);

@@ -1,4 +1,4 @@
-//! A KV pool in host memory that something else owns, such as tensors of a Python backend.
+//! A KV pool in host memory with an external owner, such as tensors of a Python backend.
 
 use std::any::Any;
 use std::ops::{Deref, DerefMut};
@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::transfer::Pool;
 
-/// State of a block with a [`HostWrite`]; other values count the [`HostRead`]s.
+/// State of a block with a live [`HostWrite`]. Any other value is the number of [`HostRead`]s.
 const LENT: u32 = u32::MAX;
 
-/// Contiguous KV blocks of equal size. Transfers borrow each block on its own: several readers or
-/// one writer.
+/// Contiguous KV blocks of equal size. Transfers borrow blocks individually: several readers or one
+/// writer per block.
 pub struct HostBlocks(Arc<Memory>);
 
 struct Memory {
@@ -34,7 +34,7 @@ impl Memory {
     /// Address of a block's first byte.
     fn start(&self, block: usize) -> *mut u8 {
         assert!(block < self.states.len(), "block outside the memory");
-        // SAFETY: `new` was promised as many blocks as there are states.
+        // SAFETY: the caller of `new` guarantees as many blocks as there are states.
         unsafe { self.base.as_ptr().add(block * self.block_bytes) }
     }
 }
@@ -43,8 +43,9 @@ impl HostBlocks {
     /// `blocks` blocks of `block_bytes` bytes each, from `base` on.
     ///
     /// # Safety
-    /// The memory is valid for reads and writes, and initialised, as long as `owner` lives. Nothing
-    /// else writes to a block that a transfer has, nor reads one that a transfer writes.
+    /// The memory is initialised and valid for reads and writes while `owner` lives. Other code
+    /// does not write to a block that a transfer has borrowed, nor read a block that a transfer
+    /// writes.
     pub unsafe fn new(
         owner: impl Any + Send + Sync,
         base: NonNull<u8>,

@@ -7,24 +7,25 @@ use std::time::Duration;
 pub(crate) struct Limits {
     /// Threads that load and store.
     pub(crate) io_threads: usize,
-    /// Maximum number of abandoned calls that are replaced by new threads, separately for probes
-    /// and other calls.
+    /// Maximum number of abandoned calls that may be replaced by new threads. Probes and other
+    /// calls are counted separately.
     pub(crate) abandoned: usize,
     /// Time after which a call of a tier is abandoned.
     pub(crate) stall: Duration,
     /// Interval between calls of `Tier::tick`.
     pub(crate) tick: Duration,
-    /// Interval at which the watchdog looks for calls to abandon.
+    /// Interval at which the watchdog looks for calls that exceed their time-out.
     pub(crate) watch: Duration,
-    /// Threads for large copies of the RAM tier. Measured alone: 21 GB/s with one, 33 GB/s with two
-    /// (AMD EPYC, 2 cores).
+    /// Threads for large copies of the RAM tier. Measured with no other load: 21 GB/s with one
+    /// thread, 33 GB/s with two (AMD EPYC, 2 cores).
     pub(crate) copy_threads: usize,
-    /// Bytes that a store to RAM copies at a time; waiting loads run in between.
+    /// Bytes that a store to RAM copies without interruption; waiting loads run between two such
+    /// pieces.
     pub(crate) piece: usize,
 }
 
 impl Limits {
-    /// Maximum number of concurrent stores; one thread is left for loads.
+    /// Maximum number of concurrent stores; leaves one thread for loads.
     pub(crate) fn stores(&self) -> usize {
         (self.io_threads - 1).max(1)
     }

@@ -1,11 +1,11 @@
-//! Memory of the RAM tier: reserved at the start, faulted in ahead of use.
+//! Memory of the RAM tier: reserved at start-up, and faulted in before it is used.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Weak};
 
 use penstock_memory::Region;
 
-/// Bytes that the background thread faults in before it checks whether the memory is still used.
+/// Bytes that the background thread faults in before it checks again whether the memory is in use.
 const PIECE: usize = 4 << 20;
 
 /// Zeroed bytes, aligned to huge pages.
@@ -18,15 +18,15 @@ impl Reserved {
         Ok(Self(Arc::new(Region::map(len)?)))
     }
 
-    /// Faults in all pages, in order, on a low-priority background thread that ends with the
-    /// memory.
+    /// Faults in all pages, in order, on a low-priority background thread. The thread ends when the
+    /// memory is dropped.
     pub(crate) fn touch_ahead(&self) {
         let (region, len) = (Arc::downgrade(&self.0), self.0.len());
         let thread = std::thread::Builder::new().name("penstock-kv-fill".into());
-        // Without the thread, pages are faulted in as slots are filled.
+        // If the thread cannot start, pages are faulted in as slots are filled.
         let _ = thread.spawn(move || {
             penstock_memory::give_way();
-            // The memory is held for one piece at a time, so that a drop does not wait.
+            // The memory is borrowed for one piece at a time, so that its drop need not wait long.
             let touch = |at: usize| {
                 let held = Weak::upgrade(&region);
                 held.is_some_and(|held| held.populate(at..at + PIECE))

@@ -49,7 +49,8 @@ pub struct Mover<P: Pool> {
     answers: Arc<Answers>,
     ram: Option<Arc<TierQueue<P>>>,
     ram_slots: usize,
-    /// Number of slots that a store to RAM fills at a time; waiting loads run in between.
+    /// Number of slots that a store to RAM fills without interruption; waiting loads run in
+    /// between.
     piece: usize,
     chunk_tiers: Vec<Arc<TierQueue<P>>>,
     /// Stops the watchdog.
@@ -187,7 +188,7 @@ impl<P: Pool> Mover<P> {
         self.queues().for_each(|queue| queue.cancel(ids));
     }
 
-    /// Queues `work` in all chunk tiers.
+    /// Queues `work`, a removal, in all chunk tiers.
     fn forget(&self, id: u64, work: impl Fn() -> Work<P>) {
         let reply = Reply::new(id, &self.answers);
         for tier in &self.chunk_tiers {
@@ -278,8 +279,8 @@ impl<P: Pool> Mover<P> {
         whole.ok_or_else(|| format!("{count} blocks of {groups} KV groups"))
     }
 
-    /// Borrows `blocks`, given group by group; the result has the blocks of all groups for one
-    /// table entry side by side.
+    /// Borrows `blocks`, which are ordered by group. In the result, the blocks of all groups for
+    /// one table entry are adjacent.
     fn borrow<G>(
         &self,
         blocks: &[i32],
@@ -338,14 +339,15 @@ impl<P: Pool> Mover<P> {
         queue.load_by(key, bytes, take)
     }
 
-    /// Counters for the engine: an object per chunk tier in `tiers`, in order, with its `name`,
-    /// `damaged` loads since the start, `hanging` calls, and the tier's own `counters`.
+    /// Counters for the engine. `tiers` has an object per chunk tier, in order: its `name`, the
+    /// number of `damaged` loads since the start, the number of `hanging` calls, and the tier's own
+    /// `counters`.
     pub fn report(&self) -> serde_json::Value {
         let tiers: Vec<_> = self.queues().filter_map(|queue| queue.report()).collect();
         serde_json::json!({"tiers": tiers})
     }
 
-    /// Finishes stores and removals within `limit`; everything else is reported as not done. Only a
+    /// Finishes stores and removals within `limit`; all other jobs are reported as not done. Only a
     /// load that hangs in a call keeps its blocks.
     pub fn close(&self, limit: Duration) {
         if self.closed.swap(true, Ordering::Relaxed) {

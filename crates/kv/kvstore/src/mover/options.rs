@@ -26,8 +26,8 @@ pub struct Options {
     /// This rank's KV heads, counted over the whole model, in the order of their extents in a
     /// block.
     pub heads: Vec<u16>,
-    /// This rank's layers of each KV group: the first and the one after the last, counted group
-    /// after group over the whole model.
+    /// This rank's layers of each KV group: first layer and end (exclusive), counted group after
+    /// group over the whole model.
     pub layers: Vec<(u16, u16)>,
     /// Tokens per full chunk.
     #[serde(default = "chunk_tokens")]
@@ -48,7 +48,7 @@ pub enum TierSpec {
     Redis {
         /// `redis://host:port/db`.
         url: String,
-        /// Seconds after the last store to a chunk when Redis removes it; None: never.
+        /// Seconds after the last store to a chunk at which Redis removes the chunk; None: never.
         #[serde(default)]
         ttl_s: Option<u64>,
     },

@@ -8,8 +8,8 @@ use super::answers::Reply;
 use super::transfer::Pool;
 use crate::key::{Digest, Group};
 
-/// Work for one tier, with its borrowed blocks: for each table entry, the blocks of all groups side
-/// by side.
+/// Work for one tier, with its borrowed blocks. The blocks are ordered by table entry, then by
+/// group.
 pub(crate) enum Work<P: Pool> {
     /// From a chunk tier. A block is `None` where its KV group needs none.
     Load {
@@ -71,8 +71,9 @@ pub(crate) struct Job<P: Pool> {
     pub(crate) reply: Arc<Reply>,
 }
 
-/// Jobs in scheduling order: loads before stores and removals, which keep their order; probes are
-/// independent of both. A load from a slot that a queued store fills stays behind that store.
+/// Jobs in scheduling order. Loads come before stores and removals, which keep their relative
+/// order. Probes are independent of both. A load from a slot that a queued store will fill stays
+/// behind that store.
 pub(crate) struct Queue<P: Pool> {
     probes: VecDeque<Job<P>>,
     loads: VecDeque<Job<P>>,
@@ -142,7 +143,7 @@ impl<P: Pool> Queue<P> {
         taken
     }
 
-    /// Removes all jobs; with `keep_stores`, stores and removals stay.
+    /// Removes all jobs, except stores and removals if `keep_stores`.
     pub(crate) fn clear(&mut self, keep_stores: bool) -> Vec<Job<P>> {
         let mut taken: Vec<_> = self.probes.drain(..).chain(self.loads.drain(..)).collect();
         if !keep_stores {

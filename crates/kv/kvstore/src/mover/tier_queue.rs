@@ -1,10 +1,12 @@
 //! A tier's queue and its threads.
 //!
-//! Each runnable job gets a thread, which then waits for the next job. Calls of a tier block,
-//! possibly forever. A call that exceeds its time-out is abandoned: another may run in its place,
-//! and the transfer gets its result when the call returns. The engine decides whether to keep using
-//! a tier that fails or stalls. A load keeps its blocks until then; a store only until its bytes
-//! are copied, after which it can be cancelled while running.
+//! Each runnable job gets a thread, which afterwards waits for the next job. Calls of a tier block,
+//! possibly forever. A call that exceeds its time-out is abandoned: another call may run in its
+//! place, and the transfer's result is published when the abandoned call returns. The engine
+//! decides
+//! whether to keep using a tier that fails or stalls. A load keeps its blocks borrowed until its
+//! call returns. A store returns them once their bytes are copied, and can then be cancelled even
+//! while it runs.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -34,7 +36,7 @@ pub(crate) struct TierQueue<P: Pool> {
     state: Mutex<State<P>>,
     /// Signals a runnable job or the close of the queue.
     work: Condvar,
-    /// Signals the end of a job or a change of phase.
+    /// Signals the end of a job or a change of `phase`.
     changed: Condvar,
 }
 
@@ -65,9 +67,9 @@ struct Running {
     asked: Duration,
     since: Duration,
     abandoned: bool,
-    /// A store that has released its blocks.
+    /// The call is a store that has returned its blocks.
     copied: bool,
-    /// None: the result was already published.
+    /// None once the result is published.
     reply: Option<Arc<Reply>>,
 }
 
@@ -84,8 +86,8 @@ impl<P: Pool> State<P> {
             && self.calls(probes).count() >= limits.threads(probes) + limits.abandoned
     }
 
-    /// Leaves one thread for loads when stores run. A removal never runs beside a store, which
-    /// could restore the removed data.
+    /// Kinds of work that may start now. Stores leave one thread free for loads. A removal never
+    /// runs beside a store, which could restore the removed data.
     fn free(&self, limits: &Limits) -> Free {
         let thread = |probes| {
             let awaited = self.calls(probes).filter(|run| !run.abandoned).count();
@@ -183,7 +185,7 @@ impl<P: Pool> TierQueue<P> {
         }
     }
 
-    /// Wakes an idle thread; if there is none, starts one for each runnable job.
+    /// Wakes an idle thread. If there is none, starts one thread for each runnable job.
     fn dispatch(self: &Arc<Self>) {
         let mut state = self.lock();
         if state.resting > 0 {
@@ -194,7 +196,8 @@ impl<P: Pool> TierQueue<P> {
             let tier = Arc::clone(self);
             let thread = std::thread::Builder::new().name("penstock-kv-io".into());
             if let Err(error) = thread.spawn(move || tier.serve(ticket, work)) {
-                // The work was dropped with the thread's closure, which returned its blocks.
+                // The failed start dropped the thread's closure, and with it the work and its
+                // blocks.
                 let failed = TierError::Failed(format!("no thread: {error}"));
                 self.end(ticket, Err(failed));
             }
@@ -254,8 +257,9 @@ impl<P: Pool> TierQueue<P> {
             Err(error) => (false, format!("{}: {error}", self.worker.name())),
         };
         let brought = result.unwrap_or_default();
-        // A removal's result is shared by all tiers, so departures are reported with this tier's
-        // next result.
+        // A removal's result is shared by all tiers, so chunks that left this tier are reported
+        // with
+        // the tier's next result.
         let left = match run.kind {
             WorkKind::Remove => Vec::new(),
             _ => self.worker.left(),
@@ -286,8 +290,8 @@ impl<P: Pool> TierQueue<P> {
         answer
     }
 
-    /// Publishes the results of jobs that were not started. `why` completes the error text after
-    /// the tier's name; empty: cancelled.
+    /// Publishes the results of jobs that were not started. The error text is the tier's name
+    /// followed by `why`; an empty `why` means cancelled.
     fn answer_undone(&self, jobs: Vec<Job<P>>, fault: Fault, why: &str) {
         let error = match why {
             "" => String::new(),
@@ -301,8 +305,8 @@ impl<P: Pool> TierQueue<P> {
         }
     }
 
-    /// Cancels queued jobs of these transfers, and running stores that have released their blocks;
-    /// the latter finish silently.
+    /// Cancels queued jobs of these transfers, and running stores that have returned their blocks.
+    /// The running stores finish without another result.
     pub(crate) fn cancel(&self, ids: &[u64]) {
         let mut state = self.lock();
         let jobs = state.queue.cancel(ids);
@@ -378,8 +382,8 @@ impl<P: Pool> TierQueue<P> {
         self.answer_undone(jobs, Fault::None, "");
     }
 
-    /// Waits until all stores are done or until `until`; cancels the rest. Threads that hang in a
-    /// call end when it returns.
+    /// Waits until all stores are done, or until the deadline `until`; then cancels the rest. A
+    /// thread that hangs in a call ends when the call returns.
     pub(crate) fn shut(&self, until: Instant) {
         let limit = until.saturating_duration_since(Instant::now());
         let busy = |state: &mut State<P>| !state.idle();

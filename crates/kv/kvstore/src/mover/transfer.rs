@@ -5,8 +5,8 @@ use std::ops::{Deref, DerefMut};
 pub(super) use penstock_wire::Fault;
 pub use penstock_wire::{Transfer, TransferKind as Kind, TransferResult as Moved};
 
-/// Placeholder in a load where a group needs no block, since its tokens are outside the group's
-/// window.
+/// Placeholder in a load for a block that a group does not need, because its tokens are outside the
+/// group's attention window.
 pub(super) const NO_BLOCK: i32 = -1;
 
 /// The KV pool of one group, as used by a mover: blocks are borrowed individually.
@@ -20,6 +20,6 @@ pub trait Pool: Send + Sync + 'static {
     fn read(&self, block: usize) -> Option<Self::Read>;
     /// `None` if the block is already borrowed or does not exist.
     fn write(&self, block: usize) -> Option<Self::Write>;
-    /// Bytes per block: those of the rank's KV heads, one head after another.
+    /// Bytes per block of the rank's KV heads, stored one head after another.
     fn block_bytes(&self) -> usize;
 }

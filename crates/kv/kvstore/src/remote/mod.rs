@@ -1,8 +1,8 @@
 //! Remote tiers, shared by all engines that can reach them.
 //!
-//! All kinds store the bytes of a disk tier's file (header, payload), under the same names:
-//! `penstock-kv-1/<identity>/<digest>` for a chunk, `<blocks>.h<head>.l<first>-<end>` for each of
-//! its parts.
+//! All remote tiers store the same bytes as the files of a disk tier (header, payload), and use the
+//! same names: `penstock-kv-1/<identity>/<digest>` for a chunk, `<blocks>.h<head>.l<first>-<end>`
+//! for each of its parts.
 
 mod names;
 #[cfg(feature = "object-store")]

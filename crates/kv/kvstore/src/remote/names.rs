@@ -17,7 +17,7 @@ impl Names {
         Self { identity, root }
     }
 
-    /// A name distinct from every chunk, for the write test at start-up.
+    /// A name that no chunk can have, for the write test at start-up.
     pub(super) fn trial(&self) -> String {
         format!("{}/trial", self.root)
     }

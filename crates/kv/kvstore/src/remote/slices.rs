@@ -4,8 +4,8 @@ use super::names::Names;
 use crate::format::{Checksum, HEADER_BYTES, HeaderPage};
 use crate::key::PartKey;
 
-/// The header followed by the caller's slices, filled in order; checksums the payload while in the
-/// CPU cache.
+/// Destination of a part: the header followed by the caller's slices, filled in order. The payload
+/// is checksummed while it is in the CPU cache.
 pub(super) struct Filling<'a, 'b> {
     header: HeaderPage,
     into: &'a mut [&'b mut [u8]],
@@ -56,7 +56,7 @@ impl<'a, 'b> Filling<'a, 'b> {
         self.at.1 += count;
     }
 
-    /// Copies as much as fits; returns whether all of it did.
+    /// Copies as many bytes as fit; returns whether all of them did.
     pub(super) fn copy(&mut self, mut bytes: &[u8]) -> bool {
         while !bytes.is_empty() {
             let room = self.room();

@@ -137,7 +137,8 @@ struct Outcome {
     stall: f64,
 }
 
-/// Serves three short requests one by one, so that the batcher learns, and then the load.
+/// Serves three short requests one by one, from which the batcher learns step costs, and then the
+/// load.
 fn serve(device: &Device, load: &Load, fixed: Option<usize>) -> Outcome {
     let mut batcher = Batcher::new(
         Profile {

@@ -42,7 +42,7 @@ impl Kv {
         tokens.div_ceil(self.block_size)
     }
 
-    /// Looks up the cached blocks of a sequence's prefix. At least the last known token is left to
+    /// Looks up the cached blocks of a sequence's prefix. Leaves at least the last known token to
     /// compute, because its logits are needed.
     pub(super) fn find(&self, seq: &mut Sequence) -> Found {
         if !self.caching {
@@ -73,8 +73,8 @@ impl Kv {
         }
     }
 
-    /// Allocates blocks for all known tokens of a sequence. Returns false if the pool would then
-    /// have less than one free block for each of the `running` sequences to grow into.
+    /// Allocates blocks for all known tokens of a sequence. Returns false, without allocation, if
+    /// fewer free blocks than `running` sequences would remain: each of these may need one more.
     pub(super) fn enter(&mut self, seq: &mut Sequence, hits: &[u32], running: usize) -> bool {
         let missing = self.blocks_for(seq.tokens.len()) - hits.len();
         let free_hits = hits

@@ -1,12 +1,13 @@
 //! Simulates continuous batching without running a model: makes the same decisions as Penstock's
 //! scheduler (`penstock.scheduler`), step for step.
 //!
-//! Each step spends a token budget: first on one token for each decoding sequence, then on chunks
-//! of the prompts of running sequences, then on new sequences. In a step that decodes,
-//! [`PromptBudget`] limits the number of prompt tokens, so that decodes are not delayed too much. A
-//! sequence is admitted only with KV blocks for all tokens that it has. When it needs more blocks
-//! and none is free, it preempts sequences that arrived later, the last one first; these are
-//! recomputed. A request waits while another one computes a prefix that both share.
+//! Each step has a token budget. It is spent first on one token for each decoding sequence, then on
+//! chunks of the prompts of running sequences, then on new sequences. In a step that decodes,
+//! [`PromptBudget`] limits the number of prompt tokens, to bound the delay of decodes. A sequence
+//! is
+//! admitted only with KV blocks for all tokens that it has. If a sequence needs a block and none is
+//! free, it preempts sequences that arrived later, the last one first; these are recomputed. A
+//! request waits while another request computes a prefix that both share.
 //!
 //! The simulation reads no clock: the caller passes the start time of each step, and
 //! [`Batcher::schedule`] returns its duration.
@@ -44,7 +45,7 @@ pub(crate) struct Ask {
     pub(crate) early_stop: Option<u32>,
 }
 
-/// What is left of a request, exactly, for the oracle.
+/// Remaining work of a request, exact, as input of the oracle policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Inside {
     /// Number of known tokens that have no KV after the step in flight; 0 when decoding.
@@ -235,7 +236,7 @@ impl Batcher {
     }
 
     /// Allocates a block for a running sequence, if necessary by preempting later arrivals. Returns
-    /// false if there is none, so that the sequence must skip this step.
+    /// false if no block is available, so that the sequence must skip this step.
     fn grow(&mut self, at: usize) -> bool {
         loop {
             if let Some(block) = self.kv.pool.take() {
@@ -268,8 +269,8 @@ impl Batcher {
         budget - left
     }
 
-    /// Admits waiting sequences in order of arrival, except that others overtake a sequence that
-    /// waits for another sequence to compute their shared prefix.
+    /// Admits waiting sequences in order of arrival. A sequence that waits for a shared prefix to
+    /// be computed by another one may be overtaken.
     fn admit(&mut self, mut budget: usize, now: Duration) {
         let mut at = 0;
         while at < self.waiting.len()

@@ -1,4 +1,4 @@
-//! Which sequences own which KV blocks, as in `penstock.kv.pool`.
+//! Ownership of KV blocks by sequences, as in `penstock.kv.pool`.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -77,7 +77,8 @@ impl BlockPool {
         state.references += 1;
     }
 
-    /// Removes one owner of each block. The end of a prefix becomes reusable before its start.
+    /// Removes one owner of each block. Blocks at the end of a prefix become reusable before those
+    /// at its start.
     pub(super) fn release(&mut self, blocks: &[u32]) {
         for &block in blocks.iter().rev() {
             let state = &mut self.blocks[block as usize];

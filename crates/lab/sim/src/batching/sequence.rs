@@ -7,8 +7,8 @@ use penstock_wire::{Finish, Output, TokenRequest};
 
 use crate::answers::Answer;
 
-/// The request has `tokens.len()` known tokens (of prompt and answer), and KV of the first
-/// `computed` ones. Prefill, decode and recomputation differ in these two numbers alone.
+/// A request with `tokens.len()` known tokens (of prompt and answer), of which the first `computed`
+/// ones have KV. Prefill, decode and recomputation differ only in these two numbers.
 #[derive(Debug)]
 pub(super) struct Sequence {
     pub(super) id: u64,
@@ -105,12 +105,12 @@ impl Sequence {
         self.tokens.len() - self.computed
     }
 
-    /// Number of tokens that it may still get before its length limit.
+    /// Number of tokens that remain until the sequence's length limit.
     pub(super) fn outputs_left(&self) -> usize {
         self.length_limit.saturating_sub(self.tokens.len())
     }
 
-    /// Whether its next token needs a decode, and the step in flight does not compute it.
+    /// Whether the sequence's next token needs a decode that is not part of the step in flight.
     pub(super) fn decodes(&self) -> bool {
         self.work == 0 && self.remaining() == 1
     }

@@ -20,14 +20,13 @@ pub(super) struct Gateway {
     capacities: Vec<f32>,
     links_sent: Vec<usize>,
     block_tokens: f32,
-    /// The last report of each replica, if the gateway knows nothing but its metrics (without
-    /// reservations).
+    /// The last report of each replica, if the gateway uses only metrics and no reservations.
     metrics_alone: Option<Vec<Reported>>,
 }
 
 impl Gateway {
-    /// `capacities` are the sizes of the replicas' KV pools in tokens. A report counts at least
-    /// until it is as old as `stale`.
+    /// `capacities` are the sizes of the replicas' KV pools in tokens. A report is used at least
+    /// until its age reaches `stale`.
     pub(super) fn new(
         capacities: Vec<f32>,
         block_tokens: u32,
@@ -82,7 +81,7 @@ impl Gateway {
         self.fleet.advance(now);
     }
 
-    /// What routing knows of the replicas now.
+    /// The replicas' current state as routing uses it.
     pub(super) fn view(&self) -> Vec<Replica> {
         let mut replicas = self.fleet.fleet().view().replicas;
         let reported = self.metrics_alone.iter().flatten();

@@ -6,8 +6,9 @@
 //!                 ^------------- metrics at each poll, tokens as they come ---------------'
 //! ```
 //!
-//! The gateway knows what a real one knows: metrics as old as the last poll, the requests that it
-//! sent, and the responses. Messages are never lost and take no time.
+//! The gateway has the information of a real one: metrics as old as the last poll, the requests
+//! that
+//! it has sent, and the responses. Messages are never lost and take no time.
 
 mod gateway;
 mod oracle;

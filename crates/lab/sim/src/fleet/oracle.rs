@@ -1,9 +1,9 @@
-//! A policy that knows each replica's queue and cache and the lengths of all answers. It simulates
-//! each choice to its end as if no further requests arrived, and takes the one with the least cost:
-//! the new request's time to its first token, plus its time to its end, plus the delay of other
-//! requests.
+//! A policy with complete knowledge of each replica's queue and cache and of the lengths of all
+//! answers. It simulates each choice to its end as if no further requests arrived, and selects the
+//! one with the lowest cost: the new request's time to first token, plus its time to its end, plus
+//! the delay of other requests.
 //!
-//! It is greedy: it ignores later arrivals, and cached blocks that its choice evicts. It is
+//! The policy is greedy: it ignores later arrivals, and cached blocks that its choice evicts. It is
 //! therefore a baseline, not an upper bound.
 
 use std::time::Duration;
@@ -82,8 +82,9 @@ fn play(
             (!one.1.waiting && *work == 0 && one.1.prompt_left == 0).then_some(one.1)
         };
         let decoding: Vec<Inside> = left.iter().zip(&work).filter_map(decodes).collect();
-        // Not merged while prompts wait: these get tokens once the cost of the decodes alone is
-        // known.
+        // Steps are not merged while prompts wait: these get tokens once the cost of the decodes
+        // alone
+        // is known.
         let in_turn = left
             .iter()
             .any(|(_, one)| !one.waiting && one.prompt_left > 0);

@@ -25,7 +25,7 @@ pub(super) enum Policy {
     Oracle,
 }
 
-/// What a decision is based on.
+/// Inputs of a decision.
 pub(super) struct Asked<'a> {
     pub(super) view: &'a [Replica],
     pub(super) cached: &'a [f32],

@@ -1,4 +1,4 @@
-//! Synthetic prompts, made from the names that a trace has for their blocks.
+//! Synthetic prompts, generated from a trace's block names.
 
 use super::setup::Arrival;
 use crate::random;

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-/// Times are in seconds, points in time since the start of the trace. Missing ones are NaN (null in
-/// JSON).
+/// Times are in seconds; points in time count from the start of the trace. A missing value is NaN
+/// (null in JSON).
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Report {
     pub(super) sent: Vec<f64>,
@@ -20,7 +20,7 @@ pub(super) struct Report {
     pub(super) expected: Vec<f32>,
     /// TTFT that the gateway predicted at its choice of the replica.
     pub(super) foretold: Vec<f64>,
-    /// Number of requests that ended otherwise than by reaching their length.
+    /// Number of requests that ended for another reason than their length limit.
     pub(super) failed: usize,
     pub(super) preemptions: u64,
     /// KV use of each replica, in [0, 1], sampled every second.

@@ -14,8 +14,8 @@ pub(super) struct Setup {
     pub(super) policy: PolicyChoice,
     /// Interval between two polls of a replica's metrics, in seconds.
     pub(super) poll_s: f64,
-    /// Whether requests in flight count before metrics show them. If not, nothing but metrics
-    /// counts.
+    /// Whether the load includes requests in flight that metrics do not show yet. If not, the load
+    /// is taken only from metrics.
     pub(super) reservations: bool,
     /// Number of gateways. Each arrival goes to a random one; they do not communicate.
     #[serde(default = "one")]
@@ -31,7 +31,7 @@ fn one() -> usize {
     1
 }
 
-/// What chooses a replica for each request.
+/// Method of choosing a replica for each request.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum PolicyChoice {

@@ -130,7 +130,8 @@ fn add_message(
     };
     match role {
         "user" => conversation.user(text),
-        // Many chat templates support only one of the two roles.
+        // Many chat templates support only one of these two roles, so both are rendered as
+        // `system`.
         "system" | "developer" => conversation.system(text),
         "assistant" => conversation.assistant(text),
         _ => {

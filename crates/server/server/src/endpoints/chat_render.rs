@@ -90,15 +90,16 @@ impl ChatRender {
         self.style.token_ids.then_some(&delta.tokens)
     }
 
-    /// Log-probabilities of the prompt. All choices share them; the first choice's delta has them.
+    /// Log-probabilities of the prompt. They are the same for all choices; the first choice's delta
+    /// has them.
     fn prompt_logprobs(&self, deltas: &[OutputDelta]) -> Option<Vec<Option<PromptScores>>> {
         let rows = deltas.first().map(|delta| &delta.prompt_logprobs)?;
         let scores = || logprobs::prompt(&self.tokenizer, &self.prompt, rows);
         self.style.prompt_logprobs.then(scores)
     }
 
-    /// Appends the chunk with the role. It is sent with the first token, because clients measure
-    /// the time to first token by it.
+    /// Appends the chunk with the role. The chunk is sent with the first token, because clients use
+    /// it to measure the time to first token.
     fn start(&mut self, out: &mut BytesMut, index: usize, usage: Option<&Usage>) {
         self.started[index] = true;
         let choice = ChatChunkChoice {
@@ -138,7 +139,7 @@ impl ChatRender {
         }
     }
 
-    /// Whether a chunk would have contents; part of a character has none.
+    /// Whether a chunk would have contents. An incomplete character has none.
     fn has_news(&self, delta: &OutputDelta, usage: Option<&Usage>) -> bool {
         let style = self.style;
         let tokens_shown = style.token_ids || style.logprobs || usage.is_some();

@@ -81,7 +81,7 @@ pub(crate) async fn health(State(app): State<Arc<App>>) -> Result<Response, Fail
     Ok(json(b"{\"status\":\"ok\"}".to_vec()))
 }
 
-/// `GET /ready`: as `/health`, and 503 while draining, so a load balancer sends requests elsewhere.
+/// `GET /ready`: like `/health`, but 503 while draining, so that load balancers use other servers.
 pub(crate) async fn ready(State(app): State<Arc<App>>) -> Result<Response, Failure> {
     if app.draining() {
         return Err(ApiError::unavailable("The server is shutting down.", 5).into());

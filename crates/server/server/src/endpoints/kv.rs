@@ -1,6 +1,6 @@
 //! `/v1/kv`: administration of the KV cache. The router has already checked the admin key.
 //!
-//! The response is the engine's reply unchanged, so only the engine defines the contents of a
+//! Responses are the engine's replies, unchanged, so only the engine defines the contents of a
 //! report.
 
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! One file per group of endpoints. A generation endpoint is one function with these stages: parse,
-//! admit and tokenize (one job on the body, `jobs.rs`), submit, answer.
+//! admit and tokenize (one job on the body, `jobs.rs`), submit, respond.
 
 pub(crate) mod chat;
 mod chat_parts;

@@ -108,8 +108,8 @@ enum Rule {
     Logit { activation: bool },
 }
 
-/// Returns the score of each pair, the tokens used, and the model's name and the other options of
-/// the request.
+/// Returns the score of each pair, the number of tokens, and the request's model name and other
+/// options.
 async fn scores<T: Send + 'static>(
     app: &Arc<App>,
     arrival: &RequestMeta,

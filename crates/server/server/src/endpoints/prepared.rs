@@ -41,8 +41,8 @@ pub(super) fn prepare(job: &Job<'_>, request: ChatRequest) -> Result<AdmittedReq
     truncate(&mut prompt, common, permit.limits);
     let calls = CallConstraint::of(&reading, &request)?;
     let mut common = request.common;
-    // An output of required calls has no content, so a response format, which constrains content,
-    // is dropped.
+    // If calls are required, the output has no content. A response format constrains content, so
+    // it is dropped.
     if calls.as_ref().is_some_and(CallConstraint::demanded)
         && let Some(other) = common.grammar.take()
         && other.field != RESPONSE_FORMAT

@@ -68,7 +68,8 @@ impl Render for ResponsesRender {
         self.writer.fail(out, error);
     }
 
-    /// Not resumable with log-probabilities: the last event repeats all of them.
+    /// False with log-probabilities: the last event repeats all of them, and a resumed stream lacks
+    /// the earlier ones.
     fn resumable(&self) -> bool {
         !self.with_logprobs
     }

@@ -46,7 +46,7 @@ pub(crate) async fn tokenize(
     Ok(json(answer))
 }
 
-/// Token ids of a text of any length: the body limit is the only bound.
+/// Token ids of a text of any length, limited only by the size of the body.
 pub(super) fn encoded(job: &Job<'_>, input: &TokenizeInput) -> Result<Vec<u32>, ApiError> {
     match input {
         TokenizeInput::Text {

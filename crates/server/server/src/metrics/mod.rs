@@ -1,5 +1,6 @@
-//! Counters and histograms of the API server. Names are vLLM's, so its dashboards and autoscalers
-//! work.
+//! Counters and histograms of the API server. Names are those of vLLM, so that vLLM's dashboards
+//! and
+//! autoscalers work.
 
 mod buckets;
 mod render;

@@ -1,5 +1,6 @@
-//! Metrics of the KV tiers behind the pool. Metrics with an equivalent in vLLM 0.32 or LMCache are
-//! also exported under that name, so their dashboards work. docs/kv-tiers.md defines the counts.
+//! Metrics of the KV tiers behind the pool. A metric with an equivalent in vLLM 0.32 or LMCache is
+//! also exported under that name, so that existing dashboards work. docs/kv-tiers.md defines the
+//! counts.
 
 use penstock_http::{Page, escaped, write_histogram};
 use serde::Deserialize;

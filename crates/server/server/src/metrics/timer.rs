@@ -116,8 +116,8 @@ impl RequestTimer {
         self.ended(Ending::Stop);
     }
 
-    /// Adds the difference of two token counts to the request's line in the access log. Of several
-    /// choices the last `finish` counts.
+    /// Adds the difference of two token counts to the request's line in the access log. With
+    /// several choices, the last `finish` is logged.
     pub(crate) fn record(&self, now: Usage, before: Usage, finish: Option<FinishReason>) {
         let Some(record) = &self.arrival.record else {
             return;

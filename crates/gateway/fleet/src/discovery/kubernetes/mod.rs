@@ -1,4 +1,4 @@
-//! Backends from the pods of a Kubernetes namespace: those that are ready and selected by an
+//! Backends from the pods of a Kubernetes namespace. A pod must be ready, and be selected by an
 //! InferencePool, a label selector, or both. Each target port of a pod is a backend.
 
 mod inference_pool;
@@ -28,10 +28,10 @@ struct Follower {
     api: Api,
     timing: Timing,
     changed: Arc<Notify>,
-    /// `None`: not known yet, because the InferencePool has not been read.
+    /// `None` until the InferencePool has been read.
     selection: Option<Selection>,
     selected: Option<Watching<Pod>>,
-    /// Whether it has been logged that the InferencePool is missing.
+    /// Whether a warning about the missing InferencePool has been logged.
     missing: bool,
 }
 
@@ -118,8 +118,9 @@ impl Follower {
             _ => self.pods.ports.clone(),
         };
         Selection {
-            // An empty selector selects no pod, as in a Service, rather than every pod of the
-            // namespace.
+            // An empty selector selects no pods, as in a Service. To the Kubernetes API it would
+            // mean
+            // every pod of the namespace.
             selector: (!parts.is_empty()).then(|| parts.join(",")),
             ports,
         }

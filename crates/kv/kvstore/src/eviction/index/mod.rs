@@ -18,11 +18,13 @@ pub const REFUSED: i64 = -1;
 /// Result of [`TierIndex::admit`] for a block that is already stored or being stored.
 pub const PRESENT: i64 = -2;
 
-/// State of one slot. `storing`, `pinned` and each hold lock its entry once against eviction.
+/// State of one slot. `storing`, `pinned` and each hold count as one eviction lock each on the
+/// slot's entry.
 #[derive(Clone, Copy, Default)]
 struct Slot {
     storing: bool,
-    /// Removed while a store or load is in flight: not found by lookups, and freed when those end.
+    /// The block was removed while a store or load was in flight. Lookups skip the slot, and it is
+    /// freed when the transfer ends.
     pending_free: bool,
     pinned: bool,
     holds: u32,
@@ -57,7 +59,7 @@ pub struct TierIndex {
     refused: u64,
     /// Scratch space for the entries of a chain.
     run: Vec<Id>,
-    /// Digests that have left since the last admission and are not yet reported.
+    /// Digests that have left the tier since the last admission and are not reported yet.
     left: Vec<Digest>,
 }
 
@@ -101,9 +103,9 @@ impl TierIndex {
         })
     }
 
-    /// Puts the slots of the longest readable run of `digests` from `start` into `found`, and
-    /// counts one request for all of `digests`: call it once per request. The caller has the first
-    /// `start` blocks elsewhere; those that are also here are marked as used.
+    /// Puts the slots of the longest readable run of `digests` from `start` on into `found`. Counts
+    /// one request for all of `digests`, so call it once per request. The caller has the first
+    /// `start` blocks in another tier; those that are also here are marked as used.
     pub fn lookup(&mut self, digests: &[Digest], start: usize, found: &mut Vec<u32>) {
         let start = start.min(digests.len());
         self.policy.asked(digests, start);
@@ -134,11 +136,11 @@ impl TierIndex {
         leading.count()
     }
 
-    /// Assigns a slot to each of `digests`, consecutive blocks of one salt group after `parent`:
+    /// Assigns a slot to each of `digests`, consecutive blocks of one salt group after `parent`.
     /// `answers` gets the slot, [`PRESENT`] or [`REFUSED`]. After a refused block all later ones
-    /// are refused. `parent` may be absent here and only in the KV pool. `awaited` blocks (of a
-    /// preempted sequence) bypass the admission filter. A group at its quota evicts its own
-    /// entries; unsalted blocks have no quota.
+    /// are refused. `parent` may be absent from this tier and present only in the KV pool.
+    /// `awaited` blocks (of a preempted sequence) bypass the admission filter. A group at its quota
+    /// evicts its own entries; unsalted blocks have no quota.
     pub fn admit(
         &mut self,
         digests: &[Digest],
@@ -165,7 +167,7 @@ impl TierIndex {
         answers.resize(digests.len(), REFUSED);
     }
 
-    /// The entry of `digest`, locked for the chain, and the answer; None if refused.
+    /// The entry of `digest`, locked for the chain, and the result for the caller; None if refused.
     fn place(&mut self, digest: &Digest, awaited: bool) -> Option<(Id, i64)> {
         let (id, answer) = match self.policy.tree.find(digest) {
             Some(id) if self.slots[id as usize].pending_free => return None,
@@ -195,8 +197,8 @@ impl TierIndex {
         Some((id, answer))
     }
 
-    /// Frees a slot if needed; false if all candidates are held, pinned, of another group, or
-    /// preferred by the filter.
+    /// Frees a slot if needed. Returns false if every candidate is held, pinned, in another group,
+    /// or preferred by the filter.
     fn make_room(&mut self, digest: &Digest, awaited: bool) -> bool {
         let own = group(digest);
         let bounded = self.limits.of_group < self.limits.slots && own != UNSALTED;
@@ -281,7 +283,7 @@ impl TierIndex {
     /// Releases one hold of each of `slots`.
     ///
     /// # Errors
-    /// `NotHeld` at the first slot without a hold; the slots before it in the list are released.
+    /// `NotHeld` at the first slot without a hold. Slots earlier in the list stay released.
     pub fn release(&mut self, slots: &[u32]) -> Result<(), IndexError> {
         for &id in slots {
             let slot = self.slots.get_mut(id as usize);
@@ -298,8 +300,8 @@ impl TierIndex {
         Ok(())
     }
 
-    /// Pins `digests`, now or once they are stored. Pass all blocks of a prefix, as a block is
-    /// useless without those before it. Returns the number that is present now.
+    /// Pins `digests`; absent ones are pinned once they are stored. Pass all blocks of a prefix,
+    /// because a block is useless without its predecessors. Returns the number that is present now.
     ///
     /// # Errors
     /// `PinShare` if more blocks would be pinned than allowed; then nothing is changed.
@@ -331,8 +333,8 @@ impl TierIndex {
         }
     }
 
-    /// Removes `digests`, pinned or not. A slot with a load or store in flight is freed when that
-    /// ends. Returns the number that were present.
+    /// Removes `digests`, pinned or not. A slot with a load or store in flight is freed when the
+    /// transfer ends. Returns the number that were present.
     pub fn remove(&mut self, digests: &[Digest]) -> usize {
         let mut count = 0;
         for digest in digests {
@@ -358,7 +360,7 @@ impl TierIndex {
     }
 
     /// Takes the digests of the blocks that have left the tier since the last call. Each `admit`
-    /// drops those that were not taken before.
+    /// discards digests that were not taken before it.
     pub fn take_left(&mut self) -> Vec<Digest> {
         std::mem::take(&mut self.left)
     }

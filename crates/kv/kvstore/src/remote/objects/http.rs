@@ -1,5 +1,5 @@
-//! HTTP/1.1 client for object stores, based on the client that the rest of Penstock uses; the
-//! default one of `object_store` is several times as large as this crate.
+//! HTTP/1.1 client for object stores, based on the client of the rest of Penstock. The default
+//! client of `object_store` is several times as large as this crate.
 
 use std::time::Duration;
 

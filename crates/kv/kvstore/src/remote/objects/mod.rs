@@ -1,6 +1,6 @@
 //! Parts as objects in S3-compatible stores, Google Cloud Storage or Azure.
 //!
-//! There is no eviction here; the bucket's lifecycle rules bound its size.
+//! This tier does not evict; lifecycle rules of the bucket must bound its size.
 
 mod http;
 mod place;
@@ -41,17 +41,17 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// Opens the store at `url` and writes something small to see that it may.
+    /// Opens the store at `url` and writes a small test object, to verify the permissions.
     ///
-    /// `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container@account/prefix`.
-    /// Options: `timeout_s` (10) for a call with its payload and what it
-    /// repeats, `connect_timeout_s` (2), `ca_file` (PEM; else the platform's authorities), and
-    /// those that the `object_store` crate knows for the scheme, such as `endpoint`, `region`,
+    /// URLs: `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container@account/prefix`.
+    /// Options: `timeout_s` (10) for a call, including its payload and retries; `connect_timeout_s`
+    /// (2); `ca_file` (PEM; default: the platform's certificate authorities); and the options of
+    /// the `object_store` crate for the URL's scheme, such as `endpoint`, `region`,
     /// `access_key_id`, `secret_access_key`, `allow_http`, `unsigned_payload`.
     ///
     /// # Errors
-    /// The URL or an option is wrong, or the store is not there or does not let us write: which,
-    /// and the remedy.
+    /// The URL or an option is invalid, the store is unreachable, or writing is not permitted. The
+    /// error text names the cause and the remedy.
     pub fn open(
         url: &str,
         options: &BTreeMap<String, String>,
@@ -117,7 +117,7 @@ impl Objects {
         ))
     }
 
-    /// Runs to completion on this thread, up to the time-out.
+    /// Runs a request to completion on this thread, up to the time-out.
     fn call<T, E: Into<Trouble>>(
         &self,
         work: impl Future<Output = Result<T, E>>,
@@ -259,8 +259,8 @@ impl Trouble {
     }
 }
 
-/// The error text, shortened because servers return whole documents, plus its root cause, which
-/// clients omit.
+/// The error text and its root cause, which clients omit. Truncated, because servers return whole
+/// documents.
 fn told(error: &Error) -> String {
     const ENOUGH: usize = 600;
     let mut text = error.to_string();
@@ -288,14 +288,14 @@ fn full(error: &Error) -> bool {
     }) {
         return true;
     }
-    // errors of S3-compatible servers with finite disks; S3 itself is never full
+    // S3-compatible servers with finite disks return these errors; S3 itself is never full
     let text = error.to_string();
     ["StorageFull", "507 Insufficient Storage", "QuotaExceeded"]
         .iter()
         .any(|words| text.contains(words))
 }
 
-/// A runtime whose drop does not wait for hanging tasks.
+/// A runtime that can be dropped without waiting for hanging tasks.
 struct Threads(Option<Runtime>);
 
 impl Threads {

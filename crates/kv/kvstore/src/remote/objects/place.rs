@@ -22,7 +22,7 @@ pub(super) struct Place {
     /// The URL for display.
     pub(super) name: String,
     pub(super) store: Arc<dyn ObjectStore>,
-    /// Prefix of every name.
+    /// Prefix of all object names.
     pub(super) prefix: Path,
     /// Time-out of a call, including retries.
     pub(super) answer: Duration,
@@ -30,7 +30,7 @@ pub(super) struct Place {
     pub(super) hint: &'static str,
 }
 
-/// Penstock's own options; the `object_store` crate defines the rest for the URL's scheme.
+/// Options defined by Penstock. The `object_store` crate defines the others, by URL scheme.
 struct Own {
     connect: Duration,
     answer: Duration,
@@ -59,7 +59,7 @@ macro_rules! configured {
 }
 
 impl Place {
-    /// The error describes the problem and the remedy.
+    /// Parses a URL and its options. The error describes the problem and the remedy.
     pub(super) fn new(url: &str, options: &BTreeMap<String, String>) -> Result<Self, String> {
         let url = Url::parse(url).map_err(|error| format!("{url:?}: {error}"))?;
         let (scheme, prefix) = ObjectStoreScheme::parse(&url).map_err(|error| error.to_string())?;
@@ -149,7 +149,7 @@ impl Own {
         })
     }
 
-    /// Few, quick retries: an unresponsive store must be reported rather than waited for.
+    /// Few, quick retries: an unresponsive store must be reported soon.
     fn retry(&self) -> RetryConfig {
         RetryConfig {
             backoff: BackoffConfig {
@@ -165,8 +165,8 @@ impl Own {
 
 type Options = BTreeMap<String, String>;
 
-/// Payloads are signed on unencrypted connections, unless an option disables it. With TLS, signing
-/// adds no protection but a third of the cost of a store; reads are verified in any case.
+/// Signs payloads on unencrypted connections, unless an option disables signing. With TLS, signing
+/// adds no protection but costs a third of the time of a store. Reads are verified in any case.
 fn signing(options: &Options, own: &Own) -> Options {
     const NAME: &str = "unsigned_payload";
     let mut options = options.clone();
@@ -197,7 +197,7 @@ fn s3_hint(options: &Options) -> &'static str {
     }
 }
 
-/// The URL without possible secrets.
+/// The URL without parts that may be secret.
 fn shown(url: &Url) -> String {
     let mut url = url.clone();
     url.set_query(None);

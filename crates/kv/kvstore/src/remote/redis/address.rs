@@ -21,13 +21,13 @@ pub(super) struct Address {
     pub(super) database: u32,
 }
 
-/// The servers and how the one with a key is found.
+/// The servers, and the way to find the one that has a key.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Servers {
     One(ConnectionAddr),
-    /// Some nodes of a cluster, which know the others.
+    /// Some nodes of a cluster, from which the other nodes are discovered.
     Cluster(Vec<ConnectionAddr>),
-    /// Sentinels, which know the master of a service.
+    /// Sentinels, from which the master of a service is discovered.
     Sentinels(Vec<ConnectionAddr>, String),
 }
 
@@ -61,10 +61,10 @@ fn shown(server: &ConnectionAddr) -> String {
 }
 
 impl Address {
-    /// `redis://[user][:password@]host[:port][/database]`, `rediss://` the same with TLS and
-    /// `?ssl_ca_certs=FILE`, `unix://[user:password@]/path[?db=N]`, and Valkey's aliases. User and
-    /// password may be percent-encoded. `redis+cluster://` has several hosts, separated by commas,
-    /// and `redis+sentinel://host[,host]/service[/database]` too, of sentinels.
+    /// Parses `redis://[user][:password@]host[:port][/database]`, `rediss://` (the same with TLS
+    /// and `?ssl_ca_certs=FILE`), `unix://[user:password@]/path[?db=N]`, and Valkey's aliases. User
+    /// and password may be percent-encoded. `redis+cluster://` takes several hosts, separated by
+    /// commas. `redis+sentinel://host[,host]/service[/database]` takes the hosts of sentinels.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let (text, more) = split_hosts(text);
         // A Unix socket has no host, but URL syntax requires one after a password.
@@ -139,7 +139,7 @@ impl Address {
     }
 }
 
-/// The URL with its first host alone, and the other hosts.
+/// Splits a URL into the URL with only its first host, and the other hosts.
 fn split_hosts(text: &str) -> (String, Vec<&str>) {
     let start = text.find("://").map_or(0, |at| at + 3);
     let end = text[start..].find(['/', '?']);

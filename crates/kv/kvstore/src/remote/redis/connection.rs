@@ -1,7 +1,7 @@
 //! Connections, to one server or to the nodes of a cluster.
 //!
-//! The client library knows the protocol and the routes of a cluster; its own sockets have no time
-//! limit for a whole call and no bound for a reply.
+//! The client library implements the protocol and the routing in a cluster. Its own sockets are not
+//! used, because they have no time-out for a whole call and no size limit for a reply.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -29,12 +29,12 @@ pub(super) const REPLY_BYTES: usize = 16 << 20;
 const RETRIES: u32 = 3;
 
 thread_local! {
-    /// The call of this thread. The library opens the connections of a cluster and passes no
-    /// context on.
+    /// The current call of this thread. A thread-local, because the library itself opens the
+    /// connections of a cluster and passes no context to the connection.
     static CALL: RefCell<Option<Call>> = const { RefCell::new(None) };
 }
 
-/// How servers are reached.
+/// Addresses, credentials and time-outs for connections.
 pub(super) struct Access {
     pub(super) address: Address,
     pub(super) tls: Option<Arc<ClientConfig>>,
@@ -45,11 +45,11 @@ pub(super) struct Access {
 struct Call {
     access: Arc<Access>,
     deadline: Instant,
-    /// Maximum bytes of its replies.
+    /// Maximum bytes of the call's replies.
     reply_bytes: usize,
 }
 
-/// Starts the time of a call on this thread.
+/// Starts the time-out of a call on this thread.
 pub(super) fn start_call(access: &Arc<Access>, reply_bytes: usize) {
     start(Arc::clone(access), access.limits.answer, reply_bytes);
 }
@@ -101,12 +101,15 @@ impl Link {
         }
     }
 
-    /// Sends commands for one key and returns their replies; if any is an error, the first one.
+    /// Sends commands for one key and returns their replies. If any reply is an error, returns the
+    /// first error.
     pub(super) fn pipeline(&mut self, commands: &Pipeline) -> RedisResult<Vec<Value>> {
         let packed = commands.get_packed_pipeline();
         let count = commands.len();
         let replies = match self.commands().req_packed_commands(&packed, 0, count) {
-            // the new node of a slot that moves takes one command for each ASKING
+            // While a cluster moves a key's slot, its new node requires ASKING before each command.
+            // Hence
+            // the commands are sent one by one.
             Err(error) if error.is_cluster_error() => commands
                 .cmd_iter()
                 .map(|command| self.commands().req_command(command))
@@ -116,8 +119,9 @@ impl Link {
         replies?.into_iter().map(Value::extract_error).collect()
     }
 
-    /// Runs a command whose reply is a part of `bytes` bytes, header included, and puts that into
-    /// `filling`, or returns the reply if it is another or comes from a cluster.
+    /// Runs a command whose expected reply is a part of `bytes` bytes, header included, and
+    /// receives the part into `filling`. Any other reply, or one from a cluster, is returned
+    /// instead.
     pub(super) fn fetch(
         &mut self,
         command: &Cmd,
@@ -133,8 +137,8 @@ impl Link {
         fetched?.map(Value::extract_error).transpose()
     }
 
-    /// Sends pieces of one command, or of a transaction of which `queued` replies come before the
-    /// last.
+    /// Sends the pieces of one command or of one transaction. In a transaction, `queued` replies
+    /// precede the last one.
     pub(super) fn request(&mut self, pieces: [&[u8]; 3], queued: usize) -> RedisResult<()> {
         let replies = match self {
             Self::Server(connection) => connection.exchange(&pieces, queued, 1)?,
@@ -143,7 +147,8 @@ impl Link {
         Value::Array(replies).extract_error().map(drop)
     }
 
-    /// The routes to all keys: to each master of a cluster, else `None` for the only server.
+    /// Routes that together reach all keys: one per master of a cluster, or `None` for a single
+    /// server.
     pub(super) fn masters(&mut self) -> RedisResult<Vec<Option<RoutingInfo>>> {
         let Self::Cluster(cluster) = self else {
             return Ok(vec![None]);
@@ -207,12 +212,12 @@ fn master(
 pub(super) struct Connection {
     socket: Socket,
     parser: Parser,
-    /// An error stopped it in the middle of a request or reply.
+    /// An error interrupted a request or reply, so the connection is unusable.
     broken: bool,
 }
 
 impl Connection {
-    /// Connects, authenticates and selects the database, within the call of this thread.
+    /// Connects, authenticates and selects the database, within the time-out of the thread's call.
     fn open(server: &ConnectionAddr, login: bool) -> RedisResult<Self> {
         let access = call()?.access;
         let address = &access.address;
@@ -237,7 +242,8 @@ impl Connection {
         }
     }
 
-    /// Sends commands and returns `count` replies; the `queued` ones before must be no errors.
+    /// Sends commands and returns `count` replies. The `queued` replies before them must not be
+    /// errors.
     fn exchange(
         &mut self,
         pieces: &[&[u8]],
@@ -255,7 +261,7 @@ impl Connection {
         Ok(wanted)
     }
 
-    /// Receives a part without a copy: the library would make two.
+    /// Receives a part without a copy; the library would make two copies.
     fn receive_part(
         &mut self,
         bytes: usize,
@@ -327,10 +333,10 @@ impl ConnectionLike for Connection {
     }
 }
 
-/// To a node of a cluster.
+/// Connection to a node of a cluster.
 impl Connect for Connection {
     fn connect<T: IntoConnectionInfo>(node: T, _timeout: Option<Duration>) -> RedisResult<Self> {
-        // one node that hangs must not take the time of the others
+        // one node that hangs must not use up the time for the others
         let call = call()?;
         let time = call.access.limits.connect;
         start(call.access, time, call.reply_bytes);
@@ -341,12 +347,12 @@ impl Connect for Connection {
         self.send(&[request])
     }
 
-    /// The deadline of the call holds.
+    /// No-op: the call's deadline applies.
     fn set_write_timeout(&self, _: Option<Duration>) -> RedisResult<()> {
         Ok(())
     }
 
-    /// The deadline of the call holds.
+    /// No-op: the call's deadline applies.
     fn set_read_timeout(&self, _: Option<Duration>) -> RedisResult<()> {
         Ok(())
     }

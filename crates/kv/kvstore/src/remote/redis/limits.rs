@@ -5,9 +5,10 @@ use std::time::Duration;
 /// Time-outs of a [`Redis`](super::Redis).
 #[derive(Clone, Copy, Debug)]
 pub struct RedisLimits {
-    /// Connect time-out per address of the host.
+    /// Connect time-out for each address of the host.
     pub connect: Duration,
-    /// Time-out of a call with its payload, and of TLS and `AUTH` before the first call.
+    /// Time-out of a call including its payload. Also the time-out of TLS and `AUTH` before the
+    /// first call.
     pub answer: Duration,
 }
 

@@ -1,8 +1,9 @@
-//! Parts in a Redis or Valkey server, in a cluster, or in the master that sentinels name.
+//! Parts in a Redis or Valkey server, in a cluster, or in the master of a Sentinel service.
 //!
-//! A chunk is a hash with its parts as fields: so the server's eviction (`maxmemory-policy
-//! allkeys-lru`) removes whole chunks, a time to live applies to the chunk, a removal is a single
-//! `UNLINK`, and all parts of a chunk are on one node of a cluster.
+//! A chunk is a hash with its parts as fields. The server's eviction (`maxmemory-policy
+//! allkeys-lru`) therefore removes whole chunks, a time to live applies to the chunk, a removal is
+//! a
+//! single `UNLINK`, and all parts of a chunk are on one node of a cluster.
 
 mod address;
 mod connection;
@@ -53,18 +54,17 @@ impl From<RedisError> for Trouble {
 }
 
 impl Redis {
-    /// Connects to `url` and stores something small to see that it may.
+    /// Connects to `url` and stores a small test value, to verify the permissions.
     ///
-    /// `redis://[[user]:password@]host[:port][/database]`; `rediss://` is the same with TLS, its
-    /// authorities those of the platform or of `?ssl_ca_certs=FILE`;
+    /// URLs: `redis://[[user]:password@]host[:port][/database]`; `rediss://`, the same with TLS and
+    /// the certificate authorities of the platform or of `?ssl_ca_certs=FILE`;
     /// `unix://[[user]:password@]/path[?db=N]`; `redis+cluster://host[:port][,host...]`;
     /// `redis+sentinel://host[:port][,host...]/service[/database]`. With `ttl` (whole seconds) a
-    /// chunk disappears that long after something was stored to it, and no sooner by itself
-    /// without.
+    /// chunk expires that long after the last store to it; without, it does not expire.
     ///
     /// # Errors
-    /// The URL is wrong, or the server is unreachable, refuses the login or the write: which, and
-    /// the remedy.
+    /// The URL is invalid, the server is unreachable, or it rejects the login or the write. The
+    /// error text names the cause and the remedy.
     pub fn open(
         url: &str,
         ttl: Option<Duration>,
@@ -99,8 +99,8 @@ impl Redis {
         Ok(tier)
     }
 
-    /// Calls with a pooled connection. If the server has closed it meanwhile, or is no master any
-    /// more, retries with a new one.
+    /// Runs `call` with a pooled connection. If the server has closed the connection, or is no
+    /// longer a master, retries with a new connection.
     fn with<T>(
         &self,
         reply_bytes: usize,
@@ -110,7 +110,7 @@ impl Redis {
         if let Some(mut link) = idle {
             start_call(&self.access, reply_bytes);
             match call(&mut link) {
-                // the other idle connections are likely of no use either
+                // the other idle connections are probably stale too
                 Err(Trouble::Redis(error)) if stale(&error) => self.idle().clear(),
                 done => return self.done(link, done),
             }
@@ -197,7 +197,7 @@ impl Tier for Redis {
         let wanted = HEADER_BYTES + into.iter().map(|slice| slice.len()).sum::<usize>();
         let mut command = cmd("HGET");
         command.arg(&chunk).arg(&part);
-        // larger than a part, so that a longer one is damaged and not only an error
+        // larger than a part, so that a longer value is reported as damaged
         let found = self.with(wanted + REPLY_BYTES, |link| {
             let mut filling = Filling::new(into);
             match link.fetch(&command, wanted, &mut filling)? {
@@ -301,7 +301,7 @@ impl Tier for Redis {
     }
 }
 
-/// The command that stores a part, up to its payload: the library would copy that twice.
+/// The command that stores a part, without its payload: the library would copy the payload twice.
 fn set_if_absent(chunk: &str, part: &str, header: &HeaderPage, payload_bytes: usize) -> Vec<u8> {
     let (chunk_bytes, part_bytes) = (chunk.len(), part.len());
     let bytes = header.len() + payload_bytes;
@@ -321,7 +321,7 @@ fn unexpected(reply: &Value) -> RedisError {
         .into()
 }
 
-/// Whether another connection may do better: the server closed this one, or is a replica now.
+/// Whether another connection may succeed: the server closed this one, or has become a replica.
 fn stale(error: &RedisError) -> bool {
     error.is_connection_dropped() || error.code() == Some("READONLY")
 }

@@ -1,4 +1,5 @@
-//! Byte stream of a connection: TCP, TLS or Unix socket, with a deadline and a bound for replies.
+//! Byte stream of a connection: TCP, TLS or Unix socket, with a deadline and a size limit for
+//! replies.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -16,7 +17,7 @@ use super::limits::RedisLimits;
 pub(super) struct Socket {
     stream: Box<dyn Stream>,
     deadline: Instant,
-    /// Bytes that may still be read; then reads fail with `FileTooLarge`.
+    /// Number of bytes that may still be read. At 0, reads fail with `FileTooLarge`.
     room: usize,
 }
 
@@ -25,7 +26,7 @@ trait Stream: Read + Write + Send {}
 impl<T: Read + Write + Send> Stream for T {}
 
 impl Socket {
-    /// With `tls`, TLS over TCP.
+    /// Opens a socket; with `tls`, TLS over TCP.
     pub(super) fn open(
         server: &ConnectionAddr,
         tls: Option<&Arc<ClientConfig>>,
@@ -54,7 +55,7 @@ impl Socket {
         (self.deadline, self.room) = (deadline, room);
     }
 
-    /// Reads at least a byte.
+    /// Reads at least one byte.
     pub(super) fn read_some(&mut self, into: &mut [u8]) -> io::Result<usize> {
         match self.read(into) {
             Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
