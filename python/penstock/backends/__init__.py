@@ -15,19 +15,19 @@ from penstock.model import ModelInfo
 from penstock.model.dummy import dummy_weights
 
 GPU_BACKENDS = DEVICES.keys()
-"""Backends with one device per rank, as the table has them."""
+"""Backends with one device per rank, from the table of devices."""
 
 
 def of_torch(backend: str) -> bool:
     """Whether a backend computes with torch. Such a backend has its own all-reduce, so its ranks
-    are connected by streams, even on one host, in place of shared memory. It can pass activations
-    between pipeline stages as tensors, not only as bytes.
+    are connected by streams, even on one host, in place of shared memory. Such a backend can pass
+    activations between pipeline stages as tensors, not only as bytes.
     """
     return backend == "torch" or backend in GPU_BACKENDS
 
 
 class StepFuture(Protocol):
-    """A step that is submitted and whose result is not fetched yet."""
+    """A submitted step whose result has not been fetched."""
 
     def result(self, timeout: float | None = None) -> StepResult:
         """Wait for the step. Raises the step's error, and TimeoutError after `timeout` seconds."""
@@ -35,7 +35,7 @@ class StepFuture(Protocol):
 
 class KvMover(Protocol):
     """Transfers between the KV pools and the tiers of one rank, concurrent with the steps. An
-    exception from any method makes the rank unusable. A transfer that fails raises none: its
+    exception from any method makes the rank unusable. A failed transfer raises no exception: its
     TransferResult reports the failure.
     """
 
@@ -73,7 +73,7 @@ class Backend(Protocol):
         """
 
     def submit(self, plan: StepPlan) -> StepFuture:
-        """Start a step. ValueError, here or from the future, for an invalid plan; any other error
+        """Start a step. An invalid plan raises ValueError, here or from the future. Any other error
         makes the backend unusable (ConnectionError if another rank was lost).
         """
 
@@ -87,19 +87,20 @@ class Backend(Protocol):
 
 
 class CarryingBackend(Backend, Protocol):
-    """A backend that lets the caller connect its pipeline stages (Ray's compiled graphs).
+    """A backend that lets its caller connect the pipeline stages (Ray's compiled graphs).
 
-    A residual stream is bytes, or a tensor if the rank's wiring is "tensors".
+    The residual stream (hidden states between stages) is bytes, or a tensor if the rank's wiring is
+    "tensors".
     """
 
     def put(self, carried: Any, /) -> None:
-        """Pass in the residual stream of the previous stage, for the next plan. For a tensor, the
+        """Pass in the previous stage's hidden states for the next plan. If they are a tensor, the
         device first waits for the work pending on the caller's stream.
         """
 
     def fetch(self, timeout: float, /) -> Any:
-        """Take the residual stream of the oldest plan, for the next stage. A tensor is computed
-        once the plan's result is available.
+        """Take the hidden states of the oldest plan, for the next stage. If they are a tensor, it
+        is computed once the plan's result is available.
         """
 
 
@@ -122,8 +123,8 @@ def load_backend(
     report: Report = silent,
 ) -> CarryingBackend:
     """Load the backend named by `config.compute.backend`: a device of `penstock.config.devices`, a
-    module of this package, or the full name of any other module. PenstockError if there is no such
-    module.
+    module of this package, or the full name of any other module. Raises PenstockError if there is
+    no such module.
     """
     name = config.compute.backend
     own = "accelerator" if name in GPU_BACKENDS else name

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 def load(
     config: EngineConfig, info: ModelInfo, rank: tuple[str, str] | None, report: Report = silent
 ) -> TorchBackend:
-    """Load the rank's weights. PenstockError, with the remedy, if torch or a device is missing."""
+    """Load the rank's weights. Raises PenstockError, with the remedy, if torch or a device is
+    missing.
+    """
     kind, index = DEVICES[config.compute.backend], rank_of_host(config, rank)
     with reading_ahead(Path(info.paths[0]), config, rank):
         if kind.context:

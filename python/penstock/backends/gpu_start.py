@@ -31,8 +31,8 @@ SPLIT = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 
 
 def rank_of_host(config: EngineConfig, rank: tuple[str, str] | None) -> int:
-    """Number of the rank among the ranks of its host, which is also the index of its GPU. 0 on Ray,
-    where a rank sees its own GPU only.
+    """Index of the rank among the ranks of its host, which is also the index of its GPU. 0 on Ray,
+    where each rank sees only its own GPU.
     """
     if rank is None or config.parallel.backend == "ray":
         return 0
@@ -65,12 +65,12 @@ def reading_ahead(path: Path, config: EngineConfig, rank: tuple[str, str] | None
     stage, stages = (0, 1) if rank is None else json.loads(rank[0])["stage"]
     try:
         files = weight_files(path)
-        # Assumes that the files hold the layers roughly in order.
+        # This share assumes that the files hold the layers roughly in order.
         own = files[len(files) * stage // stages : -(-len(files) * (stage + 1) // stages)]
         chunks = deque(_chunks(own, available_memory() // 2))
     except (OSError, PenstockError):
         chunks = deque()
-    # Ranks of a host read the same pages: each starts at a different offset.
+    # The ranks of a host share the page cache, so each starts to read at a different offset.
     ranks = config.parallel.most_ranks_on_a_node
     chunks.rotate(-(len(chunks) * (rank_of_host(config, rank) % ranks) // ranks))
     for number in range(min(THREADS, cpu_count(), len(chunks))):
@@ -130,8 +130,8 @@ def _is_cached(descriptor: int, offset: int, size: int) -> bool:
 
 
 def open_context(index: int) -> None:
-    """Create the CUDA context that torch will use, on a background thread. Errors are ignored: they
-    occur again in torch, which reports them.
+    """Create the CUDA context that torch will use, on a background thread. Errors are ignored,
+    because torch encounters and reports them later.
     """
     threading.Thread(target=_open_context, args=(index,), name="context", daemon=True).start()
 

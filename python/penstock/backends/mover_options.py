@@ -11,7 +11,7 @@ from penstock.core.transfer import OpenTiers
 
 
 def mover_options(config: EngineConfig, tiers: OpenTiers) -> dict[str, object]:
-    """Options of `penstock._native.KvMover` that the configuration gives. The caller adds those for
+    """Options of `penstock._native.KvMover` from the configuration. The caller adds the options for
     its rank's share of a block.
     """
     return {
@@ -24,7 +24,7 @@ def mover_options(config: EngineConfig, tiers: OpenTiers) -> dict[str, object]:
 
 def direct_tiers(config: EngineConfig, *, on_gpu: bool) -> list[int]:
     """Numbers (from 1, in order of configuration) of the tiers that are read by GPUDirect Storage.
-    Raises PenstockError if there are any and the backend has no GPU.
+    Raises PenstockError if such a tier is configured but the backend has no GPU.
     """
     found = [at for at, tier in enumerate(config.tiers.named, start=1) if tier.gds]
     if found and not on_gpu:

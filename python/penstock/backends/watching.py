@@ -1,5 +1,5 @@
 """Progress of a load in native code. A thread polls the number of bytes read, so that the load
-itself never waits for a report to be taken.
+itself never waits until a report is received.
 """
 
 from __future__ import annotations

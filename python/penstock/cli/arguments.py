@@ -28,7 +28,7 @@ COMMON = (
     "--api-key",
     "--access-log",
 )
-"""Flags that `penstock serve --help` shows; `--help-all` shows every one."""
+"""Flags that `penstock serve --help` shows; `--help-all` shows all flags."""
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +45,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def settings(parsed: argparse.Namespace) -> dict[str, tuple[str, ...]]:
-    """The settings that the command line gives, by key."""
+    """The settings given on the command line, by key."""
     found = {}
     for name, value in vars(parsed).items():
         if name.startswith(KEY):

@@ -28,7 +28,7 @@ class Words:
     flags: dict[str, str] = field(default_factory=dict)
     """Flags with their help."""
     values: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Possible values of each flag that takes one: `FILES` for files; empty for any text."""
+    """Possible values of each flag that takes a value: `FILES` for files; empty for any text."""
     positional: tuple[str, ...] = ()
     """Possible values of the first positional argument."""
 
@@ -86,7 +86,7 @@ def _help(action: argparse.Action, spelling: str) -> str:
 
 
 def _split(values: tuple[str, ...]) -> tuple[str, bool]:
-    """The words among possible values, joined by spaces, and whether files are possible too."""
+    """The words among the possible values, joined by spaces, and whether files are possible too."""
     return " ".join(value for value in values if value != FILES[0]), FILES[0] in values
 
 
@@ -132,7 +132,7 @@ def _alternatives(every: list[Words]) -> str:
 
 
 def _zsh(every: list[Words]) -> str:
-    """The bash script, which zsh can run with bashcompinit."""
+    """The bash script, which zsh runs with bashcompinit."""
     start = "autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bashcompinit\n"
     return f"#compdef penstock\n{start}{_bash(every)}"
 

@@ -28,7 +28,7 @@ MAX_TOKENS = 128
 class Answer:
     asked: float
     arrivals: list[float] = field(default_factory=list)
-    """Time at which each piece of text arrived, in the clock of `asked`."""
+    """Time at which each piece of text arrived, in the same clock as `asked`."""
     tokens: int = 0
 
     def line(self) -> str:

@@ -1,18 +1,18 @@
-"""The limit of file descriptors of a server process."""
+"""The limit on a server process's file descriptors."""
 
 from __future__ import annotations
 
 import resource
 
 OTHER_DESCRIPTORS = 64
-"""Number of descriptors that are reserved for other uses than connections; at most half
-of all are.
+"""Number of descriptors reserved for uses other than connections, but at most half of all
+descriptors.
 """
 MOST_CONNECTIONS = 16384
 
 
 def raise_descriptors() -> int:
-    """Raise the soft limit of descriptors to the hard one; returns the maximum number of
+    """Raise the soft limit of descriptors to the hard limit; returns the maximum number of
     connections that the server may accept.
     """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)

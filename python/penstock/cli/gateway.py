@@ -52,7 +52,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 def _checked(parsed: argparse.Namespace, found: dict[str, object]) -> dict[str, object]:
     """Return the settings `found`. Raises WrongSettingError, with the line in the file of --config,
-    if the gateway refuses them.
+    if the gateway rejects them.
     """
     file = None if parsed.config is None else Path(parsed.config)
     check(found, file, _flags(parsed).keys())
@@ -99,7 +99,9 @@ def settings(
 
 
 def _without_replicas(parsed: argparse.Namespace, found: Mapping[str, object]) -> WrongSettingError:
-    """The error of a configuration without pools: their key may be misspelt."""
+    """Error for a configuration without pools. The cause may be a misspelt key, so the message
+    suggests one.
+    """
     if parsed.config is None:
         return WrongSettingError("replicas are missing: --backend http://HOST:PORT, or --config")
     try:
@@ -115,8 +117,8 @@ UNSEEN = ClusterAccess({"server": "https://unseen"}, "default")
 
 
 def complaint(path: Path) -> str | None:
-    """The first error in a gateway.yaml, with its place in front; None if there is none. Replicas
-    are not contacted, so this finds only errors visible in the file.
+    """The first error in a gateway.yaml, prefixed by its location; None if there is no error.
+    Replicas are not contacted, so this finds only errors visible in the file.
     """
     parser = argparse.ArgumentParser()
     add_arguments(parser)
@@ -201,7 +203,7 @@ def _place(text: str, form: str) -> tuple[str, int]:
 
 
 def _pool(parsed: argparse.Namespace, access: Access) -> dict[str, object] | None:
-    """The pool that flags describe; None if they describe none."""
+    """The pool that the flags describe; None without such flags."""
     named: list[dict[str, object]] = []
     if parsed.backend:
         named.append({"backends": parsed.backend})
@@ -286,7 +288,7 @@ def _listed(settings: dict[str, object], key: str, tree: Tree) -> list[object]:
 
 
 def _rules(files: list[Path], pools: list[str]) -> Rules:
-    """Rules and objectives from resources in files. Raises WrongSettingError for the first wrong
+    """Rules and objectives from resource files. Raises WrongSettingError for the first invalid
     one.
     """
     resources, findings = read(files)
@@ -303,8 +305,8 @@ def _with_source(
     reach: Callable[[], ClusterAccess],
     ports: Mapping[str, int] | None = None,
 ) -> dict[str, object]:
-    """The settings of a pool, with its member `backends`, `file`, `dns` or `kubernetes` replaced by
-    `source`, the form that the gateway reads. A host name without a port gets the pool's port from
+    """The settings of a pool in the form that the gateway reads: `source` replaces the member
+    `backends`, `file`, `dns` or `kubernetes`. A host name without a port gets the pool's port from
     `ports`.
     """
     sources = [key for key in ("backends", "file", "dns", "kubernetes") if key in pool]
@@ -333,8 +335,8 @@ def run_gateway(
     configuration: dict[str, object], reread: Callable[[str], str] | None = None
 ) -> int:
     """Run the gateway until a signal ends it; returns its exit status after the drain. When the
-    cluster's resources or a file change, `reread` returns the new configuration as JSON. If it
-    raises, the error is logged.
+    cluster's resources or a file change, `reread` is called and returns the new configuration as
+    JSON. Its exceptions are logged.
     """
     from penstock import _native
 

@@ -18,8 +18,8 @@ _POOL = re.compile(r'pools? "((?:[^"\\]|\\.)*)"')
 
 
 def check(settings: dict[str, object], file: Path | None, of_flags: Container[str]) -> None:
-    """Raise WrongSettingError for a setting that the gateway refuses. The error has the line in
-    `file`, unless the value is from a flag (`of_flags`: names of the settings that flags have set).
+    """Raise WrongSettingError for a setting that the gateway rejects. The error has the line in
+    `file`, unless the value comes from a flag (`of_flags`: names of the settings set by flags).
     """
     from penstock import _native
 
@@ -30,8 +30,8 @@ def check(settings: dict[str, object], file: Path | None, of_flags: Container[st
 
 
 def located(said: str, settings: object, tree: Tree, of_flags: Container[str] = ()) -> str:
-    """`FILE:LINE: error` for the error `said` about `settings`; without the place if the file does
-    not contain the setting.
+    """`FILE:LINE: error` for the error `said` about `settings`. Without FILE:LINE if the setting is
+    not in the file.
     """
     if found := _SERDE.match(said):
         steps = steps_at(settings, int(found[2]))
@@ -48,7 +48,9 @@ def located(said: str, settings: object, tree: Tree, of_flags: Container[str] = 
 
 
 def _with_hint(said: str) -> str:
-    """`said` with the similar name in place of all names, if it is about an unknown one."""
+    """The error `said` or, if it is about an unknown name, a version with the most similar name
+    instead of all names.
+    """
     if not (found := _UNKNOWN.search(said)):
         return said
     hint = did_you_mean(found[1], re.findall(r"`(\w+)`", found[2]))
@@ -83,8 +85,8 @@ def steps_at(value: object, column: int) -> Steps:
 
 
 def _in_file(steps: Steps) -> Steps:
-    """The path of a setting as gateway.yaml spells it, where the source of a pool's replicas has
-    another form.
+    """The path of a setting in the spelling of gateway.yaml, which has another form for the source
+    of a pool's replicas.
     """
     if steps[:1] == ("pools",) and steps[2:4] == ("source", "static"):
         return (*steps[:2], "backends", *steps[4:])

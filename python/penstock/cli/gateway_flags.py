@@ -17,7 +17,7 @@ COMMON = (
     *("--ssl-certfile", "--ssl-keyfile", "--api-key", "--backend-api-key", "--access-log"),
     *("--profile", "--queue", "--retries", "--explain"),
 )
-"""Flags that `penstock gateway --help` shows; `--help-all` shows every one."""
+"""Flags that `penstock gateway --help` shows; `--help-all` shows all flags."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

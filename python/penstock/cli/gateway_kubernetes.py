@@ -10,7 +10,7 @@ from penstock.inference_extension import cluster_rules
 
 MEMBERS = ("inference_pool", "namespace", "selector", "ports")
 RESOURCES = "[]"
-"""The cluster's resources (JSON) before it has reported any."""
+"""The cluster's resources (JSON) before the cluster has reported any."""
 
 
 class WrongSettingError(InvalidValueError):
@@ -93,8 +93,8 @@ def add_cluster_rules(found: dict[str, object], resources: str) -> None:
         own = found.get(key, [])
         assert isinstance(own, list)
         merged = list(own)
-        # An objective has one entry for each pool, so only names that `found` had before count as
-        # taken.
+        # An objective has one entry for each pool, so only names that were in `found` before this
+        # call count as taken.
         taken = {one.get("name") for one in own if isinstance(one, dict)}
         for one in more:
             if one["name"] not in taken:
@@ -108,8 +108,8 @@ def add_cluster_rules(found: dict[str, object], resources: str) -> None:
 
 
 def _pools(found: Mapping[str, object]) -> dict[tuple[str, str], str]:
-    """Name of the gateway's pool for each InferencePool, by namespace and name; of several, the
-    first.
+    """Name of the gateway's pool for each InferencePool, by namespace and name. If several pools
+    match, the first one counts.
     """
     pools: dict[tuple[str, str], str] = {}
     for pool in _listed(found):

@@ -1,4 +1,6 @@
-"""What a help shows, and how: the formatter of all commands, switches on one line, `--help-all`."""
+"""Help output: the formatter of all commands, a switch and its negation on one line, and
+`--help-all`.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,12 @@ from typing import Any
 from penstock.config.kinds import negative
 
 MOST_COLUMNS = 100
-"""Longer lines are hard to read."""
+"""Maximum line length, for readability."""
 
 
 class HelpFormatter(argparse.HelpFormatter):
-    """Wraps to the terminal, at spaces only, so that names of flags and files stay whole. In
-    descriptions, lines that begin with a space are kept as they are.
+    """Wraps lines to the terminal's width, only at spaces, so that names of flags and files stay
+    whole. In descriptions, lines that begin with a space are kept unchanged.
     """
 
     def __init__(self, prog: str, **kwargs: Any) -> None:

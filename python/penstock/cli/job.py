@@ -1,8 +1,9 @@
-"""Runs one job of a request (rendering a chat template, or compiling a grammar) in a process of its
-own: the job on standard input, the result on standard output.
+"""Runs one job of a request (rendering a chat template, or compiling a grammar) in a separate
+process: the job is read from standard input, and the result is written to standard output.
 
-Nothing else limits such a job: a template can double a string forty times, and a repetition count
-in a grammar sets its number of states. The limits end this process, and the job with it.
+The process exists because nothing else limits such a job: a template can double a string forty
+times, and a repetition count in a grammar sets its number of states. Resource limits end this
+process instead of the server.
 """
 
 from __future__ import annotations

@@ -48,7 +48,9 @@ OTHER_COMMANDS = {
     "benchmark": "penstock bench",
     "help": "penstock --help",
 }
-"""Commands of Ollama, vLLM, SGLang and others, with those that do the same here."""
+"""Commands of Ollama, vLLM, SGLang and other programs, each with the Penstock command that does the
+same.
+"""
 VERSION_FLAGS = ("-V", "--version")
 TOOLS = "penstock.commands"
 """Entry point group of the commands. Each entry point names a module that implements `Tool`."""
@@ -89,7 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parser(word: str = "") -> Parser:
     """Return the parser of `penstock`. `word` is the first word of the command line: if it names a
-    command, the parser has that command alone, because importing the others takes half a second.
+    command, the parser contains only that command, because importing the others takes half a
+    second.
     """
     top = Parser(prog="penstock", description="Serve open-weight language models.", epilog=EXAMPLES)
     shown = f"penstock {__version__}"
@@ -114,11 +117,11 @@ def _other_command(word: str) -> str:
 
 
 Description = tuple[str, str, str, Callable[[Parser], None]]
-"""Name, heading, summary, and what adds the flags, of a command."""
+"""Name, heading and summary of a command, and the function that adds its flags."""
 
 
 def _commands(name: str) -> list[Description]:
-    """The command `name`, or, if there is none of this name, all of them by heading."""
+    """The command `name`. If there is no such command, all commands, by heading."""
     own = {one[0]: one for one in _own_commands()}
     if name in own:
         return [own[name]]
@@ -208,7 +211,9 @@ def _demo(parser: argparse.ArgumentParser) -> None:
 
 
 def _tools() -> EntryPoints:
-    """Commands of other packages in the wheel; none in a source tree that is not installed."""
+    """Commands of other packages in the wheel. None exist in a source tree that is not
+    installed.
+    """
     try:
         return distribution("penstock").entry_points.select(group=TOOLS)
     except PackageNotFoundError:

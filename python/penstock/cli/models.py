@@ -1,4 +1,4 @@
-"""`penstock pull` and `penstock models`: models by name, on this machine and elsewhere."""
+"""`penstock pull` and `penstock models`: models by name, on this machine and on hubs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""An argparse parser that attributes errors to the right command and has suggestions for typos."""
+"""An argparse parser that attributes errors to the right command and suggests corrections of
+typos.
+"""
 
 from __future__ import annotations
 
@@ -37,21 +39,21 @@ ELSEWHERE = {
     "--pp-size": "--pipeline-parallel-size",
     "--chat-template-file": "--chat-template",
 }
-"""Flags of llama.cpp's server and of SGLang with what means the same here: a flag, or an argument
+"""Flags of llama.cpp's server and of SGLang, each with its equivalent here: a flag, or an argument
 by its name in the help.
 """
 _CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)", re.DOTALL)
 
 
 def _similar(word: str, known: Collection[str]) -> str:
-    """A suggestion for a flag that is not in `known`: what it is called here, or one spelled
-    alike.
+    """Suggestion for an unknown flag: its equivalent here, or a known flag with a similar
+    spelling.
     """
     name = word.partition("=")[0]
     here = ELSEWHERE.get(name, "")
     if here and here.split()[0] in known:
         return f"; here it is {here}"
-    # Many flags have letters in common with --help.
+    # The flag --help shares letters with many others, so it would be a wrong suggestion.
     likely = [flag for flag in known if not flag.startswith("--help") or name.startswith("--h")]
     return did_you_mean(name, likely)
 
@@ -66,12 +68,14 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **{**usual, **kwargs})
         self.group = group
         self.elsewhere: Callable[[str], str] = lambda _: ""
-        """For a command that does not exist: what to run instead, in words; empty if unknown."""
+        """Suggestion for a command that does not exist: the command to run instead, in words; empty
+        if unknown.
+        """
         self._common: Collection[str] = ()
 
     def shorten(self, common: Collection[str], more: str) -> None:
-        """Show only the flags in `common` with --help, which ends with `more`, and every flag with
-        --help-all.
+        """With --help, show only the flags in `common`, followed by the text `more`. With
+        --help-all, show all flags.
         """
         self.add_argument("--help-all", action=_HelpAll, help="show all flags, and exit")
         self._common = {"--help", "--help-all", *common}
@@ -124,8 +128,8 @@ class Parser(argparse.ArgumentParser):
         super().error(message)
 
     def _get_option_tuples(self, option_string: str) -> Any:
-        """Candidates for `option_string`, without the longer short flags: argparse takes -t for -tp
-        even where abbreviations are off.
+        """Candidates for `option_string`, without the longer short flags. By default argparse
+        accepts -t for -tp even if abbreviations are off.
         """
         name = option_string.partition("=")[0]
         found = super()._get_option_tuples(option_string)
@@ -156,7 +160,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def _grouped_commands(action: argparse.Action) -> dict[str, list[argparse.Action]]:
-    """Commands by their heading, in the order of the first ones; none if they have no headings."""
+    """Commands by heading, in the order of each heading's first command; empty if commands have no
+    headings.
+    """
     grouped: dict[str, list[argparse.Action]] = {}
     if isinstance(action, argparse._SubParsersAction):
         for command in action._choices_actions:

@@ -2,7 +2,8 @@
 of them.
 
 Each replica is `penstock serve` on a loopback port, with the given flags except those of the
-listener, which are the gateway's. It dies with this process, and is restarted if it ends by itself.
+listener, which are the gateway's. A replica is killed when this process ends, and is restarted if
+it ends by itself.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def serve_replicas(parsed: argparse.Namespace, model: str, config: Config) -> in
         raise InvalidValueError("--replicas", server.replicas, "1, with --nnodes")
     key = secrets.token_hex(16)
     threads = max(1, config.engine.compute.threads // server.replicas)
-    # Replicas do not log that they are ready, so that the gateway's line is the only one.
+    # Replicas do not log their readiness, so that only the gateway's line is shown.
     level = "warning" if config.engine.log.level == "info" else config.engine.log.level
     flags = ["--host", HOST, "--threads", str(threads), "--replicas", "1", "--log-level", level]
     flags += words_of(settings(parsed))
@@ -71,7 +72,7 @@ def serve_replicas(parsed: argparse.Namespace, model: str, config: Config) -> in
         flags += ["--config", parsed.config]
     from penstock._native import PrivateDirectory
 
-    # Directory for the replicas' sockets. If it is left over, the next start removes it.
+    # Directory for the replicas' sockets. A leftover directory is removed by the next start.
     runtime = PrivateDirectory(runtime_directory() or tempfile.gettempdir())
     replicas = [Replica(model, flags, key, str(runtime.path)) for _ in range(server.replicas)]
     try:
@@ -89,7 +90,9 @@ def serve_replicas(parsed: argparse.Namespace, model: str, config: Config) -> in
 
 
 def words_of(given: dict[str, tuple[str, ...]]) -> list[str]:
-    """Command line words for these settings, without the gateway's own settings."""
+    """Command line words for these settings, without the settings that apply only to the
+    gateway.
+    """
     by_key: dict[str, Flag] = {flag.key: flag for flag in FLAGS}
     words = []
     for key, values in given.items():
@@ -153,7 +156,7 @@ class Replica:
 
     def start(self) -> None:
         self._process = subprocess.Popen(
-            # In a session of its own, so that only the gateway gets the terminal's signals: it
+            # A separate session, so that only the gateway gets the terminal's signals. The gateway
             # drains before the replicas end.
             self._command,
             env=self._environment,

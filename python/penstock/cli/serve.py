@@ -37,8 +37,8 @@ from penstock.model import GenerationDefaults, ModelInfo, sampling_defaults
 from penstock.model.stand_in_tokenizer import tokenizer_of
 
 ENGINE = [sys.executable, "-P", "-m", "penstock.engine", "--socket", "{socket}"]
-"""Command that starts the engine. `-P`: a directory named penstock in the working directory must
-not shadow the package.
+"""Command that starts the engine. With `-P`, a directory named penstock in the working directory
+cannot shadow the package.
 """
 SOCKET_NAME = "engine.sock"
 SOCKET_WAIT = 30.0
@@ -71,7 +71,7 @@ def serve(parsed: argparse.Namespace) -> int:
 
 
 def _serve(config: Config, info: ModelInfo) -> int:
-    """Run the server with its engine, in a process or on a thread."""
+    """Run the server with its engine, which is a process or a thread."""
     runtime = runtime_directory()
     if config.server.engine_process:
         process: dict[str, object] = {
@@ -91,8 +91,8 @@ def _serve(config: Config, info: ModelInfo) -> int:
 
 
 def said_model(parsed: argparse.Namespace) -> str | None:
-    """The model that the command line names: MODEL, or --model as in older scripts; None if it
-    names none.
+    """The model named on the command line: MODEL, or --model as in older scripts; None if neither
+    is given.
     """
     positional: str | None = parsed.model
     flag: str | None = parsed.model_flag
@@ -102,7 +102,7 @@ def said_model(parsed: argparse.Namespace) -> str | None:
 
 
 def model_info(config: EngineConfig, located: Located) -> ModelInfo:
-    """Metadata of the model; for an alias, with the sampling defaults of its model card."""
+    """Metadata of the model. For an alias, they include the sampling defaults of the model card."""
     info = read_model(config)
     return replace(info, generation=located.sampling) if located.sampling else info
 

@@ -1,9 +1,9 @@
-"""The devices of torch that compute: what each must give, one row for each
-(docs/adding-a-backend.md).
+"""Table of the devices on which torch computes: one row for each, with the properties that a device
+must define (docs/adding-a-backend.md).
 
-A device is the name of `--device`, and of torch's device type. Its streams, events, memory and
-properties are those of torch's module for it (`torch.get_device_module`: torch.cuda), with the same
-names for every device. The row has what differs.
+A device is identified by the value of `--device`, which is also torch's device type. Its streams,
+events, memory and properties come from torch's module for the device (`torch.get_device_module`:
+torch.cuda), whose names are the same for every device. The row holds the differences.
 """
 
 from __future__ import annotations
@@ -15,40 +15,44 @@ from dataclasses import dataclass
 class DeviceKind:
     name: str
     unit: str
-    """What one of them is called: in messages, and as a resource of Ray."""
+    """Name of one device in messages, and as a Ray resource."""
     visible: str
-    """Environment variable that selects the devices of a process."""
+    """Environment variable that limits a process to certain devices."""
     files: tuple[str, ...]
-    """Files below / of which one exists where the driver is installed."""
+    """Files below /. One of them exists if the driver is installed."""
     process_group: str
-    """Class of torch.distributed, or module:class, of the process group between devices."""
+    """Class of the process group between devices: a name in torch.distributed, or module:class."""
     library: str
-    """Name of that group's library, as its errors have it."""
+    """Name of that group's library, as it appears in the library's errors."""
     fatal: tuple[str, ...]
-    """Substrings of errors after which the process cannot use the device again."""
+    """Substrings of the errors after which the process cannot use the device again."""
     passing: tuple[str, ...] = ()
-    """Substrings of errors that fail one call only, although `fatal` matches."""
+    """Substrings of errors that fail only one call, although `fatal` matches them."""
     remedy: str = ""
-    """Where the driver writes why a device was lost."""
+    """Where the driver logs the reason of a lost device."""
     install: str = ""
-    """What to install where torch, or `plugin`, is missing."""
+    """What to install if torch, or `plugin`, is missing."""
     plugin: str | None = None
     """Module that registers the device with torch when it is imported."""
     check: str | None = None
-    """module:function that takes the torch.device and raises PenstockError if it cannot be used."""
+    """module:function that checks a torch.device, and raises PenstockError if it cannot be used."""
     graph: str | None = None
-    """Class of torch's module that records and replays launches."""
+    """Class of torch's module that records launches and replays them (CUDA graph)."""
     triton: bool = False
-    """Triton compiles the kernels for it. Otherwise their references in torch compute."""
+    """Whether Triton compiles the kernels for the device. If not, their torch references are
+    used.
+    """
     registers: bool = False
-    """Any memory of the host can be pinned (cudaHostRegister), not only what torch allocates."""
+    """Whether any host memory can be pinned (cudaHostRegister), and not only memory allocated by
+    torch.
+    """
     context: bool = False
-    """The driver's context can be opened before torch is imported (`gpu_start.py`)."""
+    """Whether the driver's context can be opened before torch is imported (`gpu_start.py`)."""
     symmetric: bool = False
-    """Small sums by torch's symmetric memory."""
+    """Whether small sums can use torch's symmetric memory."""
     flashinfer: bool = False
     gds: bool = False
-    """GPUDirect Storage reads into its memory."""
+    """Whether GPUDirect Storage can read into the device's memory."""
 
 
 CUDA = DeviceKind(
@@ -81,9 +85,11 @@ CUDA = DeviceKind(
     gds=True,
 )
 DEVICES: dict[str, DeviceKind] = {kind.name: kind for kind in (CUDA,)}
-"""By name. `--device auto` takes the first whose driver and torch are installed."""
+"""The devices by name. `--device auto` selects the first one whose driver and torch are
+installed.
+"""
 
 
 def with_feature(feature: str) -> str:
-    """Names of the devices with a feature, as an error lists the values of --device."""
+    """Names of the devices with a feature, formatted as values of --device for an error."""
     return " or ".join(name for name, kind in DEVICES.items() if getattr(kind, feature))

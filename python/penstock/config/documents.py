@@ -29,7 +29,7 @@ _FASTEST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _ValueConstructor(yaml.SafeLoader):
-    """Builds values from nodes, and converts PyYAML's many types of errors to one."""
+    """Builds values from nodes, and converts PyYAML's various exceptions to one type."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
@@ -176,8 +176,8 @@ def _scan(text: str, path: Path, loader: Any) -> None:
 def _expanded(
     node: yaml.Node, path: Path, known: dict[int, tuple[int, int]], inside: set[int]
 ) -> tuple[int, int]:
-    """Depth and number of values of a node as they are when aliases are expanded. `known` has those
-    of nodes seen before, `inside` the nodes that contain this one.
+    """Depth and number of values of a node after alias expansion. `known` has the results of nodes
+    visited before, `inside` the nodes that contain this one.
     """
     key = id(node)
     if key in known:

@@ -96,8 +96,8 @@ class _File:
         )
 
     def _value(self, node: yaml.Node) -> object:
-        """The JSON value of a node. Quoted scalars are strings, and so are unquoted ones such as
-        `yes` that are no JSON literal.
+        """The JSON value of a node. Quoted scalars are strings. Unquoted scalars that are not JSON
+        literals, such as `yes`, are strings too.
         """
         if isinstance(node, yaml.MappingNode):
             return {name: self._value(value) for name, _, value in self._entries(node)}
@@ -113,8 +113,8 @@ class _File:
             return text
 
     def _entries(self, mapping: yaml.MappingNode) -> Iterator[tuple[str, int, yaml.Node]]:
-        """The mapping's keys with their lines and values. A key that occurs twice, also if spelled
-        with `-` and `_`, is an error.
+        """The mapping's keys with their lines and values. A duplicate key is an error, even if one
+        is spelled with `-` and the other with `_`.
         """
         self._untagged(mapping, "map")
         seen: dict[str, int] = {}
@@ -136,8 +136,8 @@ class _File:
         return str(node.value)
 
     def _untagged(self, node: yaml.Node, kind: str) -> None:
-        """Raise PenstockError for a tag other than the usual one of `kind`. It would be ignored,
-        but the author of `!env NAME` expects an effect.
+        """Raise PenstockError for a tag other than the default one of `kind`. Such a tag would have
+        no effect, but the author of `!env NAME` expects one.
         """
         if node.tag != f"{_TAG}{kind}":
             tag = node.tag.replace(_TAG, "!!")

@@ -1,4 +1,4 @@
-"""Makes argparse know the flags of vLLM that Penstock ignores or refuses."""
+"""Adds to argparse the vLLM flags that Penstock ignores or rejects."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ NEEDLESS = {
     DISK_SIZE: f"it is the size of {DISK} or {GDS}",
     CHUNK: "chunks are those of a tier, and there is none",
 }
-"""LMCache variables that have no effect here, each with the reason for the warning."""
+"""LMCache variables that Penstock ignores, each with the reason for the warning."""
 DAG, OVERLAP = "VLLM_USE_RAY_COMPILED_DAG", "VLLM_USE_RAY_COMPILED_DAG_OVERLAP_COMM"
 OF_RAY = "VLLM_USE_RAY_"
 ON_RAY = "is for ranks on Ray: see --distributed-executor-backend ray"

@@ -1,7 +1,7 @@
-"""Schemas of documents that other commands have written, such as plan.yaml: types and bounds of the
-members that are used.
+"""Schemas of documents written by other commands, such as plan.yaml: types and bounds of the
+members that are read.
 
-Members that a schema does not list are for other readers, and are not checked.
+Members that a schema does not list are intended for other readers, and are not checked.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def read_plan(path: Path, form: Form) -> Mapping[str, Any]:
 
 
 def control_character(text: str) -> str:
-    """The first character of `text` whose category is in CONTROL, in words and with its position;
-    empty if there is none.
+    """The first character of `text` whose category is in CONTROL, as a description with its
+    position; empty if there is none.
     """
     for place, character in enumerate(text):
         if what := CONTROL.get(unicodedata.category(character)):

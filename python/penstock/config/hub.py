@@ -1,5 +1,5 @@
-"""Settings of the Hugging Face hub and of its mirrors, from the variables that the hub's own tools
-read, and of proxies, from the variables that most programs read.
+"""Settings of the Hugging Face hub, its mirrors and of proxies. They come from the environment
+variables that the hub's own tools, and most programs, read.
 """
 
 from __future__ import annotations
@@ -20,25 +20,27 @@ _YES = {"1", "ON", "YES", "TRUE"}
 @dataclass(frozen=True, slots=True)
 class HubSettings:
     endpoint: str
-    """Address of the hub or of a mirror, without a slash at its end."""
+    """URL of the hub or of a mirror, without a trailing slash."""
     token: str | None
     """Access token; None without one."""
     cache: Path
-    """Directory of downloads, shared with the hub's own tools."""
+    """Download directory, shared with the hub's own tools."""
     offline: bool
-    """Whether nothing may be downloaded."""
+    """Whether downloads are disabled."""
     timeout: float
-    """Seconds in which a server must take a connection, or send some bytes."""
+    """Timeout in seconds for connecting to a server, and for receiving data."""
     proxies: Mapping[str, str]
-    """Address of the proxy for each scheme, `http` or `https`."""
+    """Proxy URL for each scheme, `http` or `https`."""
     no_proxy: tuple[str, ...]
-    """Hosts and domains that no proxy is used for; `*`: all."""
+    """Hosts and domains for which no proxy is used; `*` for all."""
     certificates: str | None
-    """File of certificates to trust in place of the system's; None: the system's."""
+    """File of trusted certificates, which replace the system's; None for the system's
+    certificates.
+    """
 
 
 def hub_settings(environ: Mapping[str, str] = os.environ) -> HubSettings:
-    """The settings in the environment. Raises InvalidValueError for an invalid one."""
+    """The settings from the environment. Raises InvalidValueError for an invalid one."""
     endpoint = environ.get("HF_ENDPOINT") or ENDPOINT
     if not _is_address(endpoint):
         raise InvalidValueError("HF_ENDPOINT", endpoint, "an address such as https://HOST")
@@ -72,7 +74,7 @@ def _home(environ: Mapping[str, str]) -> str:
 
 
 def _token(environ: Mapping[str, str]) -> str | None:
-    """The token in the environment, else in the file that `hf auth login` writes."""
+    """The token from the environment, else from the file that `hf auth login` writes."""
     token = environ.get("HF_TOKEN") or environ.get("HUGGING_FACE_HUB_TOKEN")
     if token is None and not _is_on(environ.get("HF_HUB_DISABLE_IMPLICIT_TOKEN")):
         file = Path(environ.get("HF_TOKEN_PATH") or f"{_home(environ)}/token").expanduser()
@@ -82,7 +84,7 @@ def _token(environ: Mapping[str, str]) -> str | None:
             return None
     token = (token or "").strip()
     if not token.isascii() or not token.isprintable():
-        # Not the value: it would be in logs.
+        # The error omits the value, because errors are logged.
         raise InvalidValueError("HF_TOKEN", "...", "a token of printable ASCII characters")
     return token or None
 
@@ -109,5 +111,7 @@ def _seconds(environ: Mapping[str, str], name: str) -> float:
 
 
 def _either(environ: Mapping[str, str], name: str) -> str:
-    """A variable that exists in both cases; the lower one wins, as in curl."""
+    """A variable that exists in upper and lower case; the lower-case one takes precedence, as in
+    curl.
+    """
     return environ.get(name) or environ.get(name.upper()) or ""

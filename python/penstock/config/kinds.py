@@ -1,6 +1,4 @@
-"""Kinds of values that flags have. A kind parses a text, and describes the valid range
-for errors.
-"""
+"""Kinds of flag values. A kind parses a text, and describes the valid range for errors."""
 
 from __future__ import annotations
 
@@ -34,9 +32,7 @@ class PartError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A mapping that a configuration file has instead of a text, such as the options of a
-    KV tier.
-    """
+    """A mapping in a configuration file in place of a text, such as the options of a KV tier."""
 
     setting: str
     """Key of the setting whose value is the mapping."""

@@ -179,7 +179,7 @@ def _plugin(
         )
     if plugin.get("interactiveMode") == "Always":
         raise PenstockError(f"{path}: exec asks at a terminal (interactiveMode), and there is none")
-    # As in kubectl, a path is relative to the kubeconfig, and a bare name is searched in PATH.
+    # As in kubectl, a path is relative to the kubeconfig, and a bare name is looked up in PATH.
     place = str(path.parent / command) if os.sep in command else command
     program = shutil.which(place, path=environ.get("PATH")) if command else None
     if program is None:

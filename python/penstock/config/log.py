@@ -37,7 +37,7 @@ STDERR = 2
 
 
 def warn(text: str) -> None:
-    """Print a warning of a command to standard error, before the log is configured."""
+    """Print a command's warning to standard error, before the log is configured."""
     print(f"penstock: warning: {text}", file=sys.stderr)
 
 
@@ -63,9 +63,7 @@ class _Queued(logging.Handler):
         self._descriptor = descriptor
         self._lines: queue.Queue[str] = queue.Queue(QUEUE)
         self._dropped = 0
-        """Number of lines that were dropped because the queue was full and that the log has not
-        reported yet.
-        """
+        """Number of lines dropped because the queue was full, and not yet reported in the log."""
         threading.Thread(target=self._write_all, name="log", daemon=True).start()
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -125,7 +123,7 @@ class _Text(logging.Formatter):
 
 
 class _Colored(_Text):
-    """The same line for a terminal: time and source dim, the level in a color."""
+    """Formats a line for a terminal: time and source dim, the level in a color."""
 
     template = COLORED
 

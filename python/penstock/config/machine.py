@@ -72,8 +72,8 @@ def cpuinfo(key: str, root: Path = ROOT) -> list[str]:
 
 
 def first_device(root: Path = ROOT) -> str | None:
-    """The first device of the table whose driver is here, with torch and the device's plugin
-    installed; None if there is none. Imports neither.
+    """The first device of the table whose driver, torch and plugin are installed on this machine;
+    None if there is none. Imports neither torch nor the plugin.
     """
     for kind in DEVICES.values():
         modules = ("torch", *filter(None, (kind.plugin,)))

@@ -10,8 +10,8 @@ from pathlib import Path
 LOCAL = "local"
 """Ray's name for a cluster that is started for this engine alone."""
 PASSED = ("RUST_BACKTRACE",)
-"""Environment variables of the engine that ranks get. Settings reach them in `EngineConfig`; keys
-are never passed.
+"""Environment variables of the engine that are passed on to ranks. Ranks get their settings in
+`EngineConfig`. Keys are never passed on.
 """
 
 

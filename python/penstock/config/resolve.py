@@ -1,4 +1,4 @@
-"""Turns raw settings into sections: parses them, fills in defaults of the machine, checks them
+"""Converts raw settings to sections: parses them, fills in the machine's defaults, and checks them
 against each other.
 """
 
@@ -176,9 +176,7 @@ def _parallel(values: Mapping[str, Any]) -> ParallelConfig:
 
 
 def _origins(given: tuple[str, ...]) -> tuple[str, ...]:
-    """The origins that --allowed-origins gives. Each value may be a JSON list of them, as
-    in vLLM.
-    """
+    """The origins given by --allowed-origins. Each value may be a JSON list, as in vLLM."""
     origins: list[str] = []
     for value in given:
         try:

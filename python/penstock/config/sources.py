@@ -157,8 +157,8 @@ def gather(
 
 
 def notice_unknown(environ: Mapping[str, str]) -> None:
-    """Warn about environment variables that begin like a setting but are none. Ignores variables
-    that Kubernetes sets for a service called penstock.
+    """Warn about environment variables that have the prefix of settings but match none. Variables
+    that Kubernetes sets for a service called penstock are ignored.
     """
     known = {flag.env for flag in FLAGS} | OTHER_VARIABLES
     for name, text in environ.items():
@@ -212,7 +212,7 @@ def _ranks(found: Mapping[str, Raw]) -> int:
 
 
 def from_file(path: Path) -> dict[str, Raw]:
-    # Import late: a YAML parser is slow to import, and most servers have no file.
+    # Imported late: the YAML parser is slow to import, and most servers have no configuration file.
     from penstock.config.files import read_settings
 
     found = {}
@@ -236,8 +236,8 @@ def from_file(path: Path) -> dict[str, Raw]:
 
 
 def _is_ignored(setting: Setting) -> bool:
-    """Whether a file's setting is a flag of vLLM without effect here; if so, logs the reason.
-    Raises the errors of `Foreign.notice`.
+    """Whether a setting of the file is a vLLM flag without effect here; if so, its reason is
+    logged. Raises the errors of `Foreign.notice`.
     """
     name = setting.key.replace("_", "-")
     foreign = BY_NAME.get(f"--{name}") or BY_NAME.get(f"--{name.removeprefix('no-')}")
@@ -262,8 +262,8 @@ class NoModelError(InvalidValueError):
 
 
 def model_named(raw: Mapping[str, Raw], argument: str | None) -> str:
-    """The model that is named on the command line (`argument`), else in the file. Raises
-    NoModelError without one.
+    """The model named on the command line (`argument`), else in the file. Raises NoModelError if
+    neither names a model.
     """
     said = raw.get(MODEL) if argument is None else Raw("MODEL", (argument,))
     if said is None:

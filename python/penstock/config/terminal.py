@@ -1,4 +1,4 @@
-"""What the user's terminal can show, and what the user wants it to, from the environment."""
+"""Capabilities of the user's terminal, and the user's preferences, from the environment."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from typing import TextIO
 
 
 def moves_cursor(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether the terminal interprets escape sequences. $TERM is missing or `dumb` where not."""
+    """Whether the terminal interprets escape sequences. It does not if $TERM is missing or
+    `dumb`.
+    """
     return environ.get("TERM", "") not in ("", "dumb")
 
 
 def has_styles(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether bold and dim text is shown: not where $NO_COLOR is set to anything."""
+    """Whether bold and dim text is used. It is not if $NO_COLOR is set."""
     return moves_cursor(environ) and not environ.get("NO_COLOR")
 
 
 def draws_blocks(stream: TextIO, environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether the block characters of Unicode are shown: on a terminal whose encoding has them."""
+    """Whether Unicode block characters are used: on a terminal whose encoding has them."""
     is_unicode = (stream.encoding or "").lower().replace("-", "") == "utf8"
     return stream.isatty() and is_unicode and moves_cursor(environ)

@@ -126,9 +126,7 @@ def _value(kind: str, name: str, text: str) -> object:
 
 
 def _object_option(name: str, text: str) -> tuple[str, str]:
-    """An option that is passed on to the object store. The names of its options have
-    underscores.
-    """
+    """An option that is passed on to the object store, whose option names have underscores."""
     if not name or not text:
         raise PartError(f"object: option {name!r} is {text!r}, expected a name with a value", name)
     return name.replace("-", "_"), text

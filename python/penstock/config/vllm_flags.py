@@ -11,9 +11,7 @@ from penstock.core import InvalidValueError, PenstockError
 
 @dataclass(frozen=True)
 class Foreign:
-    """A flag of vLLM. With `only`, its values match what Penstock does anyway, and others are
-    refused.
-    """
+    """A vLLM flag. With `only`, these values match Penstock's behaviour; others are rejected."""
 
     name: str
     why: str

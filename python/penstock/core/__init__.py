@@ -1,5 +1,5 @@
-"""Plain data that several packages exchange: plans, results, transfers, requests, errors. No
-behaviour beyond validation, no IO, and no import of another package.
+"""Plain data exchanged between packages: plans, results, transfers, requests, errors. No behaviour
+beyond validation, no IO, and no import of another package.
 """
 
 from penstock.core.errors import (

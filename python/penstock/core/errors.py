@@ -9,7 +9,7 @@ class PenstockError(Exception):
 
 
 class DeviceLostError(PenstockError):
-    """The GPU failed in such a way that this process cannot compute any further step."""
+    """A failure of the GPU after which this process cannot compute any further step."""
 
 
 class InvalidValueError(PenstockError, ValueError):
@@ -21,8 +21,8 @@ class InvalidValueError(PenstockError, ValueError):
 
 
 def did_you_mean(word: str, known: Iterable[str], most: int = 1) -> str:
-    """`; did you mean X?` with up to `most` known names that are similar, the most similar first,
-    whatever their case; empty if none is.
+    """`; did you mean X?` with up to `most` similar known names, the most similar first; case is
+    ignored. Empty if no name is similar.
     """
     names = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower(), names, n=most, cutoff=0.6)
@@ -35,4 +35,4 @@ def shortened(text: str, most: int = 40) -> str:
 
 
 class CodecError(PenstockError):
-    """Bytes that are no valid message, or a message that cannot be encoded."""
+    """Bytes that are not a valid message, or a message that cannot be encoded."""

@@ -27,18 +27,19 @@ class WorkerFacts:
     """32 bytes that identify the checkpoint (a hash of its tensors)."""
     numerics: Numerics
     device: str
-    """What the rank computes on, for the log: the CPU's instruction set, or the GPU."""
+    """The device for the log: the CPU's instruction set, or the GPU."""
     threads: int
     weights_bytes: int
     stages: tuple[tuple[str, float, str], ...] = ()
     """Name, seconds and detail text of each loading stage."""
     own_memory: bool = False
-    """Whether the device has memory of its own (a GPU), all of which the KV pool may take."""
+    """Whether the device has its own memory (a GPU), which the KV pool may use completely."""
     host_memory: int = 0
     """Host memory available to the rank in bytes, measured at its start; 0 if unknown."""
     pauses: int = 0
     """Number of plans without sequences (pauses) that the rank can use while no request is active.
-    Each gives it time for one piece of deferred start-up work. All other ranks get these plans too.
+    During each, the rank does one piece of deferred start-up work. All other ranks get these plans
+    too.
     """
     host: str = ""
     """Address of the rank's node; empty on a single node."""
@@ -53,9 +54,11 @@ class KvGroup:
     block_bytes: int
     """Bytes of one block on this rank, for all of `layers` together; 0 without layers."""
     window: int | None = None
-    """Number of tokens a token attends to, itself included; None for all."""
+    """Number of tokens that a token attends to, itself included; None for all."""
     chunked: bool = False
-    """Chunked attention: the window does not slide; a token sees its own chunk of this size."""
+    """Chunked attention: the window does not slide, and a token attends only to its own chunk of
+    this size.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,19 +11,19 @@ from dataclasses import dataclass, field
 from penstock.core.pooling import Pooling
 
 LAST_SAMPLED = -1
-"""In a plan, in place of a token: the token that the sequence's slot sampled last, which only the
-device knows so far.
+"""In a plan, a placeholder for the token that the sequence's slot sampled last. Only the device
+knows this token so far.
 """
 NOT_FINITE = -1
-"""In a result, in place of a token: the hidden state of the sequence is not finite."""
+"""In a result, replaces a token: the hidden state of the sequence is not finite."""
 NO_TOKEN = -2
-"""In a result, in place of a token: the grammar of the sequence became too complex."""
+"""In a result, replaces a token: the grammar of the sequence became too complex."""
 LATE_MASK = -3
-"""In a result, as the only token of a sequence: nothing was sampled, because its grammar's mask was
-late. The row must be computed again, together with a row planned ahead behind it.
+"""In a result, the only token of a sequence: nothing was sampled, because the grammar mask was not
+ready in time. The row must be computed again, as must a following row that was planned ahead.
 """
 NO_BLOCK = -1
-"""Block table entry whose tokens lie behind the group's window."""
+"""Block table entry whose tokens have left the group's sliding window."""
 
 MAX_PLAN_GRAMMAR_BYTES = 256 * 1024 + 1
 """Maximum total size of a plan's grammars in bytes: enough for one grammar of the largest size."""
@@ -125,6 +125,6 @@ class StepResult:
     seconds: float = field(default=0.0, compare=False)
     """Compute time in seconds; 0 if not measured."""
     masks: tuple[int, float, float] = field(default=(0, 0.0, 0.0), compare=False)
-    """Token masks since the last result: the number computed, the seconds that threads spent on
-    that, and the seconds that rows waited for masks.
+    """Token masks since the last result: number computed, seconds of thread time for computing
+    them, and seconds that rows waited for masks.
     """

@@ -1,5 +1,5 @@
-"""Pooled requests, which return a vector made from the hidden states of their prompt in place of
-tokens.
+"""Pooled requests. Instead of tokens, they return a vector computed from the hidden states of their
+prompt.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class PoolerOutput(IntEnum):
     EMBEDDING = 1
     """The pooled hidden state, unnormalised."""
     UNIT_EMBEDDING = 2
-    """The pooled hidden state, which the API server scales to unit length unless the request says
-    otherwise.
+    """The pooled hidden state. The API server scales it to unit length, unless the request disables
+    that.
     """
     LABELS = 3
     """One logit for each label of the model's classification head."""

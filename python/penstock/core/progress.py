@@ -1,4 +1,4 @@
-"""Progress of loading weights, as lines of text for people."""
+"""Progress of loading weights, as human-readable lines."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from collections.abc import Callable
 INTERVAL = 1.0
 """Seconds between two lines, and before the first."""
 WINDOW = 5
-"""Number of recent lines over which the rate is averaged. It varies, because a part of a file is
-often in the page cache.
+"""Number of recent lines over which the rate is averaged. The rate varies, because parts of a file
+are often in the page cache.
 """
 
 Report = Callable[[str], None]
-"""Function that receives lines of progress. It may be called on any thread, but not by
-two at once.
-"""
+"""Function that receives progress lines. Any thread may call it, but not two at once."""
 
 
 def silent(line: str) -> None:

@@ -1,4 +1,4 @@
-"""A client's request as the engine sees it: token ids and numbers, no text."""
+"""A client's request in the engine's form: token ids and numbers, no text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers of tokens loaded from KV tiers, for usage data; and the commands that administer the KV
+"""Numbers of tokens loaded from KV tiers, for usage data; and the commands for administering the KV
 cache.
 """
 
@@ -59,8 +59,8 @@ class KvCommand:
     """An operator's command to the cache, answered by one `KvReply`.
 
     `tokens` is a prompt prefix, used up to its last whole block; only actions on a prefix take it.
-    Raises InvalidValueError for fields that do not fit the action, so that a clear that lost its
-    prefix does not clear everything.
+    Raises InvalidValueError for fields that do not fit the action. Otherwise a command to clear one
+    prefix, sent without the prefix, would clear everything.
     """
 
     id: int
@@ -85,7 +85,7 @@ class KvOutcome(IntEnum):
     REFUSED = 1
     """Not possible at present, for example because too much is pinned."""
     FAILED = 2
-    """A tier failed to do its part."""
+    """At least one tier failed."""
 
 
 @dataclass(frozen=True, slots=True)

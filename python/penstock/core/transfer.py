@@ -2,7 +2,7 @@
 
 Each rank moves its own part of the blocks (its layers, its KV heads). All ranks get the same
 transfers in the same order. Until every rank has answered, a block in a transfer has no other use:
-a block being loaded is in no plan, a block being stored is not written.
+no plan contains a block that is being loaded, and no plan writes a block that is being stored.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class TransferKind(IntEnum):
     STORE = 2
     """Copy from the pool to a tier."""
     PROBE = 3
-    """Ask a tier which of several chunks it has."""
+    """Query which of several chunks a tier has."""
     REMOVE = 4
     """Remove chunks from all tiers that store chunks (all but RAM)."""
     CANCEL = 5
@@ -59,8 +59,8 @@ class Fault(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class OpenTiers:
-    """What the engine tells all ranks about the tiers, after they have loaded. All other settings
-    of the tiers come from the configuration.
+    """Settings of the tiers that the engine sends to all ranks after they have loaded. All other
+    settings of the tiers come from the configuration.
     """
 
     cache: str
@@ -103,8 +103,8 @@ class Transfer:
     ids: array[int] = field(default_factory=lambda: array("q"))
     """CANCEL only: ids of the transfers to cancel."""
     parent: bytes = b""
-    """STORE to a tier other than RAM: digest of the block before the chunk; empty for the first
-    chunk of a sequence.
+    """STORE to a tier other than RAM: digest of the block that precedes the chunk; empty for the
+    first chunk of a sequence.
     """
 
 
@@ -131,4 +131,4 @@ class TransferResult:
     fault: Fault = Fault.NONE
     """Fault of the tier that `error` describes."""
     left: builtins.bytes = b""
-    """Digests of chunks that have left the tier and were not reported before."""
+    """Digests of chunks that the tier has dropped since the last report."""

@@ -1,5 +1,5 @@
-"""The engine: accepts requests from the API server, schedules them, lets ranks compute, sends
-outputs back. Runs as `python -m penstock.engine`.
+"""The engine: accepts requests from the API server, schedules them, runs steps on the ranks, and
+sends outputs back. Runs as `python -m penstock.engine`.
 """
 
 from penstock.engine.in_flight import InFlight

@@ -1,4 +1,4 @@
-"""Administration of the KV cache by operators: clear, pin, report."""
+"""Operators' commands for the KV cache: clear, pin, report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_PINS = "pinned prefixes are kept in the RAM tier, and there is none: --kv-tie
 
 
 class KvAdmin:
-    """Executes operators' commands to the KV cache. `movers` returns each rank's report on its
+    """Executes operators' commands on the KV cache. `movers` returns each rank's report on its
     tiers.
     """
 
@@ -30,8 +30,8 @@ class KvAdmin:
         self._next_report = 0.0
 
     def due(self, now: float) -> TiersFrame | None:
-        """The next report on the tiers for the metrics page, about once a second; None if none is
-        due, or without tiers. `now`: clock time in seconds.
+        """The next report on the tiers for the metrics page, about once a second. None if no report
+        is due, or without tiers. `now`: clock time in seconds.
         """
         if self._opened.write_behind is None or now < self._next_report:
             return None

@@ -17,8 +17,8 @@ too.
 
 
 def config_fingerprint(config: EngineConfig, info: ModelInfo) -> dict[str, str]:
-    """The shared settings, by name. None may be secret, because they cross the network in clear
-    text.
+    """The shared settings, by name. None of them may be secret, because they are sent
+    unencrypted.
     """
     from penstock._native import __version__
 
@@ -39,8 +39,8 @@ def config_fingerprint(config: EngineConfig, info: ModelInfo) -> dict[str, str]:
 
 
 def describe(info: ModelInfo) -> str:
-    """Text that identifies a model without its weights. Weights are compared after they
-    are loaded.
+    """Text that identifies a model by its metadata. The weights are compared after they are
+    loaded.
     """
     spec = info.spec
     digest = hashlib.blake2b(

@@ -121,7 +121,7 @@ class Connection:
     """A Unix socket that does not block the engine when its peer is slow.
 
     Bytes that the kernel does not accept at once are buffered and sent by later calls. A send that
-    has to wait receives frames meanwhile, so that both sides cannot block each other. Not
+    has to wait receives frames meanwhile, which avoids a deadlock when both sides send. Not
     thread-safe. Methods raise ConnectionClosed if the API server is gone, and CodecError for
     malformed frames. `clock` stamps `Request.arrived`.
     """
@@ -147,8 +147,8 @@ class Connection:
         self._unsent = bytearray()
 
     def send(self, frame: EngineFrame) -> None:
-        """Send `frame`, or buffer it. Blocks while more than 64 MiB are buffered, but goes on
-        receiving.
+        """Send `frame`, or buffer it. Blocks while more than 64 MiB are buffered, but still
+        receives frames.
         """
         data = encode_frame(frame)
         if self._unsent:
@@ -183,18 +183,20 @@ class Connection:
                 self._receive()
                 self._flush()
         except ConnectionClosed:
-            pass  # The API server is gone.
+            pass  # The API server has closed the connection.
         finally:
             self._socket.close()
 
     def _wait(self, timeout: float | None) -> None:
         self._poll.modify(self._socket, select.POLLIN | (select.POLLOUT if self._unsent else 0))
-        # Round up to whole milliseconds: a timeout of 0 for the last fraction would busy-wait.
+        # Round up to whole milliseconds. Otherwise the last fraction of a millisecond would be a
+        # timeout of 0 and a busy-wait.
         self._poll.poll(None if timeout is None else int(timeout * 1000) + 1)
 
     def _receive(self) -> None:
-        """Read all frames that have arrived, so that a CANCEL is handled before the same step as
-        the request that it ends. At most 16 MiB, so that a flood of frames cannot delay the step.
+        """Read all frames that have arrived, so that a CANCEL takes effect before the request that
+        it ends reaches a step. Reads at most 16 MiB, so that a flood of frames cannot delay the
+        step.
         """
         for _ in range(_MAX_POLL_BYTES // _READ_BYTES):
             try:

@@ -1,5 +1,5 @@
-"""Plans in flight: enough to keep the executor busy. Their results are applied in the order of
-submission.
+"""Plans in flight. There are always enough of them to keep the executor busy. Results are applied
+in the order of submission.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class SubmittedPlan:
     plan: StepPlan
     began: float
     future: StepFuture | None
-    """None if the executor rejected the plan."""
+    """The step's future; None if the executor rejected the plan."""
     seconds: float = 0.0
     """Compute time of the step in seconds."""
     error: Exception | None = None
@@ -60,8 +60,8 @@ class InFlight:
                 step.error = error
 
     def pause(self) -> SubmittedPlan:
-        """Compute a plan without sequences, which gives ranks time for deferred work, and wait for
-        it. Nothing else may be in flight.
+        """Compute a plan without sequences and wait for it, which gives ranks time for deferred
+        work. No other plan may be in flight.
         """
         step = SubmittedPlan(self._scheduler.pause(), self._clock(), None)
         try:
@@ -88,9 +88,9 @@ class InFlight:
         self._plans.popleft()
         step.seconds = self._clock() - step.began
         if result is not None:
-            # With one pipeline stage, plans are computed one at a time although they are submitted
-            # ahead. So the time since submission includes waiting, and the rank's own measurement
-            # is used.
+            # With one pipeline stage, plans are submitted ahead but computed one at a time. The
+            # time since submission therefore includes waiting, so the rank's own measurement is
+            # used.
             if self._scheduler.limits.stages == 1 and result.seconds > 0:
                 step.seconds = result.seconds
             self._rates.observed(plan, step.seconds)

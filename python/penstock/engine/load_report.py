@@ -40,7 +40,7 @@ class LoadReport:
     def __call__(self, line: str) -> None:
         text = f"loading weights: {line}"
         if self._terminal:
-            # End with a carriage return, so that the output of other processes begins at the left
+            # End with a carriage return, so that output of other processes starts at the left
             # margin.
             self._shown = self._write(f"{CLEAR}{text[: self._width()]}\r") or self._shown
         elif self._clock() >= self._due:
@@ -54,7 +54,7 @@ class LoadReport:
             self._shown = False
 
     def _width(self) -> int:
-        """Terminal width minus one: a line that wraps could not be overwritten."""
+        """Terminal width minus one, because a wrapped line could not be overwritten."""
         try:
             columns = os.get_terminal_size(self._descriptor).columns
         except OSError:
@@ -73,7 +73,7 @@ class LoadReport:
 
 
 def on_terminal(descriptor: int = STDERR) -> bool:
-    """Whether the descriptor is a terminal."""
+    """Whether the standard error stream is a terminal."""
     try:
         return os.isatty(descriptor)
     except OSError:

@@ -25,8 +25,8 @@ from penstock.scheduler import Scheduler
 HEARTBEAT = 1.0
 """Seconds between heartbeats of an idle engine."""
 QUIET = 0.02
-"""Seconds that the engine must be idle before a pause (deferred work of the ranks), so that the
-pause does not delay clients that send their next request at once.
+"""Minimum idle time of the engine in seconds before a pause (deferred work of the ranks). A pause
+right after a response would delay a client that sends its next request at once.
 """
 MOST_FAILURES = 3
 """Number of consecutive failed steps after which the engine counts as unusable."""
@@ -36,7 +36,7 @@ log = logging.getLogger("penstock.engine")
 
 
 class UnusableError(PenstockError):
-    """Steps keep failing, or would fail from now on: the engine's process must be replaced."""
+    """Steps keep failing, or would fail from now on. The engine's process must be replaced."""
 
 
 class Channel(Protocol):
@@ -48,9 +48,9 @@ class Channel(Protocol):
 
 
 class Engine:
-    """The engine. `run` returns after SHUTDOWN, and raises the channel's error if the API server is
-    gone, WorkersLostError if ranks are lost, and UnusableError if steps keep failing or the device
-    is lost. After an error the engine's process must be replaced.
+    """The engine's loop. `run` returns after SHUTDOWN, and raises the channel's error if the API
+    server is gone, WorkersLostError if ranks are lost, and UnusableError if steps keep failing or
+    the device is lost. After an error the engine's process must be replaced.
     """
 
     def __init__(
@@ -96,8 +96,8 @@ class Engine:
 
     def _poll_frontend(self, timeout: float) -> bool:
         """Handle the frames that have arrived; returns False if there were none. Cancels are
-        handled first: they free capacity, and a request that is cancelled in the same batch never
-        takes any.
+        handled first, because they free capacity. A request that is cancelled in the same batch
+        therefore takes none.
         """
         frames = self._channel.poll(timeout)
         left = {key for frame in frames if isinstance(frame, Cancel) for key in frame.ids}
@@ -140,8 +140,8 @@ class Engine:
             gc.collect()
 
     def _idle(self) -> None:
-        """Nothing to compute: publish the outputs of requests that ended without a step, or wait
-        for a frame until the next heartbeat is due.
+        """Handle an idle iteration: publish the outputs of requests that ended without a step, or
+        wait for a frame until the next heartbeat is due.
         """
         self._executor.check()
         outputs_due = self._scheduler.has_outputs()

@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--socket", required=True, help="unix socket of the API server")
     parsed = parser.parse_args(arguments)
     # Signals such as Ctrl-C reach whole process groups. The engine ignores them, because the API
-    # server decides when it ends.
+    # server decides when the engine ends.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     config = EngineConfig.from_json(sys.stdin.read())
@@ -110,7 +110,9 @@ def ready(started: Started) -> Ready:
 
 
 def _quieten_collector() -> None:
-    """Exempt loaded objects from garbage collection, and leave collection to the loop."""
+    """Exempt the objects that exist now from garbage collection, and leave collection to the
+    loop.
+    """
     gc.collect()
     gc.freeze()
     gc.disable()

@@ -1,4 +1,4 @@
-"""Sizes that the engine decides: those of messages before the ranks load, the number of KV blocks
+"""Sizes that the engine computes: message sizes before the ranks load, the number of KV blocks
 afterwards.
 """
 
@@ -28,9 +28,7 @@ HOST_BACKENDS = ("cpu", "torch")
 FLOOR = 256 * MIB
 CEILING = 1024 * MIB
 TRANSFERS = 5
-"""Number of messages about transfers that may be in flight to the ranks before the engine
-blocks.
-"""
+"""Number of transfer messages that may be in flight to the ranks before the engine blocks."""
 
 
 def plan_layout(config: EngineConfig, info: ModelInfo, grid: Grid) -> RankLayout:
@@ -38,8 +36,8 @@ def plan_layout(config: EngineConfig, info: ModelInfo, grid: Grid) -> RankLayout
 
     A plan may register every sequence anew, each with a full block table in every KV group. Its
     size is therefore bounded by `--max-num-seqs` and the maximum length. The number of KV blocks,
-    known later, is no tighter bound, because sequences share blocks. A transfer is for one
-    sequence.
+    known later, is no tighter bound, because sequences share blocks. A transfer moves blocks of one
+    sequence only.
     """
     from penstock._native import HEAD_ROWS
 
@@ -66,7 +64,7 @@ def plan_layout(config: EngineConfig, info: ModelInfo, grid: Grid) -> RankLayout
 
 
 def _kv_group(layer: Layer) -> tuple[int | None, int | None]:
-    """Window and chunk size: layers with equal values share a KV group."""
+    """Window and chunk size of a layer. Layers with equal values share a KV group."""
     mixer = layer.mixer
     return (mixer.window, mixer.chunk) if isinstance(mixer, Attention) else (None, None)
 
@@ -81,12 +79,12 @@ class KvPlan:
     block_bytes: int
     """Bytes of one block of every group, summed over all ranks."""
     growth_bytes: int
-    """Bytes of one block of every group without a window, summed over all ranks: what a sequence
-    takes per `block_size` tokens beyond its windows.
+    """Bytes of one block of every group without a window, summed over all ranks: the memory for
+    each `block_size` tokens of a sequence beyond its windows.
     """
     window_bytes: int
-    """Bytes of the tokens that one token sees in the groups with a window, summed over
-    all ranks.
+    """Bytes of the tokens in one full sliding window, for all groups with a window, summed over all
+    ranks.
     """
     notice: str
     """Text for the log: which value was lowered, and why; empty if none was."""
@@ -99,8 +97,8 @@ class KvPlan:
 
 @dataclass(frozen=True, slots=True)
 class KvNeeds:
-    """What the size of the KV pools depends on. `asked_*`: values that the user has set; None if
-    not.
+    """Inputs for the size of the KV pools. `asked_*`: values that the user has set; None if
+    unset.
     """
 
     specs: Sequence[KvSpec]
@@ -116,7 +114,7 @@ class KvNeeds:
     asked_bytes: int | None
     asked_len: int | None
     own_memory: bool = False
-    """Whether `available` is memory of a GPU, all of which the pools take by default."""
+    """Whether `available` is memory of a GPU. By default the KV pools then take all of it."""
 
     @property
     def block_size(self) -> int:
@@ -183,8 +181,8 @@ def kv_needs(config: EngineConfig, info: ModelInfo, loaded: Sequence[Loaded]) ->
 def plan_kv(needs: KvNeeds) -> KvPlan:
     """Size the KV pools. The default has room for two sequences of full length and at least 256
     MiB, but at most 1 GiB, half of the free memory, and what `max_num_seqs` full sequences can
-    fill. On a CPU, memory is only taken when its pages are first used. On a device with its own
-    memory the default is all free memory, up to what those sequences can fill.
+    fill. On a CPU, the kernel allocates a page only when it is first written. On a device with its
+    own memory the default is all free memory, but at most what those sequences can fill.
 
     If one sequence of full length does not fit, the maximum length is lowered; if the user has set
     that length, PenstockError is raised.
@@ -233,8 +231,9 @@ def plan_kv(needs: KvNeeds) -> KvPlan:
 
 def check_ram_tier(config: EngineConfig, kv: KvPlan, loaded: Sequence[Loaded]) -> None:
     """Check that a RAM tier and the KV cache fit into each rank's free memory; raises
-    PenstockError. All pages of the tier are used at the start, so without this check the kernel
-    would kill the engine after every restart. On a GPU the tier is pinned host memory.
+    PenstockError. All pages of the tier are written at start-up, so without this check the kernel's
+    out-of-memory killer would end the engine at every start. On a GPU the tier is pinned host
+    memory.
     """
     ram = config.tiers.ram
     if ram is None or not ram.size_bytes:

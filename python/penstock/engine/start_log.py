@@ -1,4 +1,4 @@
-"""The log of a start in words: the model with its precision, and memory with its tiers."""
+"""Log lines of the start-up: the model with its precision, and memory with its tiers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ MOST_NAME = 80
 
 
 def model_name(name: str) -> str:
-    """The name of a model's file or directory on one line, of bounded length."""
+    """The name of a model's file or directory, on one line of bounded length."""
     return shortened("".join(c if c.isprintable() else "?" for c in name), MOST_NAME)
 
 
 def precision(facts: WorkerFacts, grid: Grid) -> str:
-    """What a model computes with, from the combined facts of all ranks."""
+    """Number formats of a model's computation, from the combined facts of all ranks."""
     own = facts.numerics
     words = [
         f"weights {'+'.join(own.weights)}, {size(facts.weights_bytes)}",

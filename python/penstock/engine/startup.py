@@ -151,8 +151,8 @@ def _report_rank(
 
 
 def free(loaded: Loaded) -> list[str]:
-    """Texts about the free memory of a rank: GPU memory for KV if it has a GPU, and host memory if
-    it is on this host.
+    """Text about the free memory of a rank: GPU memory for KV if the rank has a GPU, and host
+    memory if it is on this host.
     """
     own = loaded.facts
     gpu = [f"{size(loaded.free_memory)} of GPU memory free for KV"] if own.own_memory else []
@@ -192,8 +192,8 @@ def build_limits(config: EngineConfig, info: ModelInfo, kv: KvPlan, facts: Worke
         by_priority=config.scheduler.policy == "priority",
         pooling=info.pooling,
         max_wait=config.scheduler.max_wait or math.inf,
-        # Always plan ahead on a GPU: otherwise it would be idle between steps, for a few percent of
-        # any decode step.
+        # Always plan ahead on a GPU. Otherwise the GPU would be idle between steps, for a few
+        # percent of every decode step.
         ahead_seconds=math.inf if facts.own_memory else AHEAD_SECONDS,
     )
 
@@ -217,7 +217,9 @@ def build_kv_cache(config: EngineConfig, kv: KvPlan, spec: KvSpec, identity: byt
 
 
 def open_events(settings: KvEventsConfig | None) -> KvEvents | None:
-    """The publisher of KV events, if configured. Raises PenstockError if it cannot listen."""
+    """The publisher of KV events, if configured. Raises PenstockError if it cannot listen on its
+    address.
+    """
     if settings is None:
         return None
     from penstock._native import KvEventPublisher

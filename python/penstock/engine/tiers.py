@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 KINDS = {"disk": TierKind.DISK, "redis": TierKind.REMOTE, "object": TierKind.REMOTE}
 FLUSH_S, CLOSE_S = 8.0, 4.0
-"""Seconds at shutdown for queued stores, and then for stores in flight. The API server allows 15 s
-in total.
+"""Maximum seconds at shutdown for queued stores, and then for stores in flight. The API server
+allows 15 s in total.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedTiers:
-    """The tiers as the scheduler sees them, and the parts that administration uses."""
+    """The tiers as used by the scheduler, and the parts that administration needs."""
 
     tiers: Tiers = field(default_factory=Tiers)
     write_behind: WriteBehind | None = None

@@ -1,5 +1,5 @@
-"""Executors carry step plans to one or more workers (ranks) and their results back. The engine uses
-one of them, which engine/startup.py chooses:
+"""Executors send step plans to one or more workers (ranks) and return their results.
+engine/startup.py chooses one of them:
 
 inline  one rank in the engine's process (`inline.py`)
 mp      each rank a process of this host (`mp.py`), over rings in shared memory; on several hosts

@@ -14,17 +14,15 @@ from penstock.executor.ranks.messages import Answer, Failed, decode_answer
 from penstock.executor.transport import Transport
 
 LOOK = 0.2
-"""Seconds that a wait for one rank's answer lasts before the answers of the other ranks are
-checked.
-"""
+"""Seconds to wait for one rank's answer before the answers of the other ranks are checked."""
 GRACE = 0.5
-"""After a rank has failed, seconds that the other ranks get to fail in the same step, or to send
-the reason of their end.
+"""Grace period in seconds after a rank has failed: the other ranks may fail in the same step, or
+report why they ended.
 """
 
 EXPLANATION = 5.0
-"""After a connection has closed, maximum seconds to wait for the report of the rank's end, which
-has the reason. Long, for busy machines.
+"""After a connection has closed, maximum seconds to wait for the report of why the rank ended.
+Generous, because a busy machine reports late.
 """
 
 log = logging.getLogger("penstock.executor")
@@ -106,7 +104,7 @@ class RankConnection:
     def lose(self, reason: str, answer: Failed | None = None) -> NoReturn:
         """End all ranks, and raise WorkersLostError with the error of the rank that failed first.
         `reason` is used if neither a rank's failure nor its exit is known; `answer` is a failure
-        that is known already.
+        that has already been received.
         """
         self.transport.abort(reason)
         self.members.all_ended(GRACE)
@@ -114,7 +112,7 @@ class RankConnection:
         causes = [failed for failed in failures if not failed.derived]
         first = min(causes, key=lambda failed: failed.at, default=None)
         gone = self.transport.exit
-        # A rank's own failure always precedes its exit, even if the two times say otherwise.
+        # A rank's own failure always precedes its exit, even if the timestamps suggest otherwise.
         if first is not None and (gone is None or first.rank == gone.rank or first.at < gone.at):
             where = f" in step {first.step}" if first.step else ""
             if first.trace:
@@ -127,7 +125,7 @@ class RankConnection:
         raise self._lost
 
     def _last_words(self) -> list[Failed]:
-        """Failures among the unread answers."""
+        """Failures among the answers that were not read yet."""
         found = []
         for answers in self.transport.answers:
             while answers.ready() and (message := answers.receive(0.0)) is not None:

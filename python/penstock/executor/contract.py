@@ -11,19 +11,21 @@ from penstock.core.transfer import OpenTiers, Transfer, TransferResult
 
 
 class WorkersLostError(PenstockError):
-    """A rank is lost or unusable. The executor has stopped all ranks and computes nothing more."""
+    """A rank is lost or unusable. The executor has stopped all ranks and computes no further
+    step.
+    """
 
 
 class TransferExecutor(Protocol):
-    """Transfers of KV blocks between pools and tiers, which every rank carries out for its own
-    bytes.
+    """Transfers of KV blocks between the KV pools and the tiers (RAM, disk, remote stores). Every
+    rank moves the part of the bytes that it owns.
     """
 
     def open_tiers(self, tiers: OpenTiers) -> None:
         """Open the configured tiers on every rank, before the first transfer.
 
-        Raises PenstockError, which names the rank, the tier, the reason and the remedy. After it no
-        rank is usable.
+        Raises PenstockError, which names the rank, the tier, the reason and the remedy. After an
+        error no rank is usable.
         """
 
     def transfer(self, transfer: Transfer) -> None:
@@ -31,18 +33,18 @@ class TransferExecutor(Protocol):
 
     def moved(self) -> list[TransferResult]:
         """Results of the transfers that all ranks have answered since the last call. Does not
-        block. Results are combined: done if all ranks are done, found if all found it, the sum of
-        bytes, the seconds of the slowest rank, and the first error. Raises WorkersLostError if
-        ranks are lost; then no further results follow.
+        block. Results are combined: done if all ranks are done, found if all ranks found the chunk,
+        the sum of bytes, the seconds of the slowest rank, and the first error. Raises
+        WorkersLostError if ranks are lost; then no further results follow.
         """
 
     def mover_reports(self) -> tuple[str, ...]:
-        """State of each rank's tiers as JSON, about a second old; () without tiers."""
+        """State of each rank's tiers as JSON, about a second old; an empty tuple without tiers."""
 
 
 class Executor(Protocol):
     depth: int
-    """Number of plans that must be in flight to keep every rank busy."""
+    """Number of step plans that must be in flight to keep every rank busy."""
 
     @property
     def loaded(self) -> tuple[Loaded, ...]:
@@ -54,8 +56,8 @@ class Executor(Protocol):
     def allocate(self, blocks: Sequence[int]) -> None:
         """Allocate `blocks[g]` KV blocks of each group g on every rank, before the first step.
 
-        Raises PenstockError with the reason of the first rank that failed. After it no rank is
-        usable.
+        Raises PenstockError with the reason of the first rank that failed. After an error no rank
+        is usable.
         """
 
     def submit(self, plan: StepPlan) -> StepFuture:
@@ -65,9 +67,9 @@ class Executor(Protocol):
         """
 
     def check(self) -> None:
-        """Raise WorkersLostError if ranks were lost, also while no step was in flight."""
+        """Raise WorkersLostError if ranks were lost, even if no step was in flight."""
 
     def close(self) -> None:
-        """End the ranks after pending stores are written or `OpenTiers.flush_s` has passed. Results
-        of steps in flight are dropped.
+        """End the ranks once pending stores are written, or `OpenTiers.flush_s` seconds have
+        passed. Results of steps in flight are dropped.
         """

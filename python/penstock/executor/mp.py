@@ -22,7 +22,7 @@ def connect_processes(
     """Start the ranks; returns when all have loaded. Raises PenstockError with the reason of the
     first rank that failed.
 
-    `directory`, for the rings, must be in memory (tmpfs).
+    `directory` holds the files of the rings and must be on a tmpfs (in memory).
     """
     local, cleanup = LocalResources(directory), ExitStack()
     try:

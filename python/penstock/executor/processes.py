@@ -1,4 +1,4 @@
-"""Ranks as processes of this host: started together, watched, ended together."""
+"""Ranks as processes of this host: started, watched and ended together."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from dataclasses import dataclass
 
 WORKER = "penstock.executor.worker"
 NOTICE = 5.0
-"""Seconds that ranks get to end after the request, before they are killed."""
+"""Seconds for ranks to end by themselves, before they are killed."""
 SETTLE = 0.5
-"""After a rank has exited by itself, seconds to wait for the report of another rank that was
-killed. The exit may be a consequence of that kill, but the kernel takes longer to tear down a
-larger process.
+"""Seconds to wait, after a rank has exited, for the report that another rank was killed. The exit
+may be a consequence of that kill, and the kernel reports the kill later because it takes longer to
+tear down a larger process.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class RankExit:
-    """The end of a rank's process, as reported in errors."""
+    """Exit of a rank's process, as reported in errors."""
 
     rank: int
     reason: str
     at: float
-    """Monotonic time, in seconds, of the host on which the end was noticed."""
+    """Time at which the exit was noticed, in monotonic seconds of the host that noticed it."""
     killed: bool = False
-    """Whether a signal killed it. Then its end is a cause, and not a consequence of another rank's
-    end.
+    """Whether a signal killed the process. Such an exit is a cause, not a consequence of another
+    rank's exit.
     """
 
 
 class Processes:
     """One process for each rank, numbered from `first`. `on_exit` is called once, on a thread, when
-    the first process ends. If one was killed by a signal, its end is reported rather than
-    another's. `host` is named in errors if there are several hosts.
+    the first process ends. A process killed by a signal is reported in preference to others. `host`
+    is named in errors if there are several hosts.
 
-    A rank reads its job as one line from standard input. End of file on that pipe tells it that
-    this process has ended. A rank that is stopped (SIGSTOP) cannot read, so the kernel kills it
-    when this process ends, if the main thread started it.
+    A rank reads its job as one line from standard input. End of file on that pipe tells the rank
+    that this process has ended. A stopped rank (SIGSTOP) cannot read, so the kernel kills it when
+    this process ends, provided that the main thread started the rank.
     """
 
     def __init__(
@@ -84,8 +84,8 @@ class Processes:
         return True
 
     def end(self, notice: float = NOTICE) -> None:
-        """Request all ranks to end, and kill those that run after `notice` seconds. Waits for their
-        end.
+        """Request all ranks to end, kill those that still run after `notice` seconds, and wait for
+        their end.
         """
         for process in self._all:
             if process.stdin:
@@ -101,7 +101,7 @@ class Processes:
         self._handles.clear()
 
     def _start(self, rank: int, job: str, descriptors: Sequence[int]) -> None:
-        # -P: a directory named penstock in the working directory must not shadow the package.
+        # With -P, a directory named penstock in the working directory cannot shadow the package.
         command = [sys.executable, "-P", "-m", WORKER, "--rank", str(rank)]
         if threading.current_thread() is threading.main_thread():
             # The kernel kills the rank when the thread that started it ends. Only the main thread
@@ -111,7 +111,7 @@ class Processes:
         self._all.append(process)
         self._handles.append(os.pidfd_open(process.pid))
         assert process.stdin is not None
-        with suppress(BrokenPipeError):  # It has already ended; the watcher reports it.
+        with suppress(BrokenPipeError):  # The rank has already ended; the watcher reports it.
             process.stdin.write(job.encode() + b"\n")
 
     def _watch(self) -> None:

@@ -62,7 +62,7 @@ class RanksExecutor:
         self.transfers = RankTransfers(layout.size, self._connection)
         self._starting: dict[int, LoadStatus | Loaded | Ready] = {}
         self._pending: deque[int] = deque()
-        """Submitted steps that the reading rank (whose results the engine reads) has not
+        """Submitted steps that the reading rank (the rank whose results the engine reads) has not
         answered.
         """
         self._results: dict[int, StepResult | Exception] = {}
@@ -70,7 +70,7 @@ class RanksExecutor:
 
     @property
     def pids(self) -> list[int]:
-        """Process ids in rank order. Each is valid on the rank's own node."""
+        """Process ids in rank order. Each id is valid on the rank's own node."""
         return self._connection.members.pids
 
     # Start ----------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ class RanksExecutor:
         waiting = list(range(self._layout.size))
         while waiting:
             self.check()
-            # Poll all ranks in turn: a rank blocks if its progress reports are not read.
+            # Poll all ranks in turn, because a rank blocks if its progress reports are not read.
             for rank in waiting:
                 self._connection.pump(rank, LOOK / len(waiting))
             waiting = [rank for rank in waiting if not isinstance(self._starting.get(rank), kind)]
@@ -113,8 +113,8 @@ class RanksExecutor:
         """Compute one token of one sequence on all ranks, to check that the ranks reach each other
         across hosts.
 
-        It writes the start of block 0. Requests write a block before they read it, so this is
-        harmless.
+        The step writes the start of KV block 0. This is harmless, because a request writes a block
+        before it reads it.
         """
         sampling = encode_sampling()
         groups = len(self.loaded[0].kv_spec.groups)
@@ -195,8 +195,8 @@ class RanksExecutor:
     # Failures of plans ----------------------------------------------------------------------------
 
     def _look_at_others(self) -> None:
-        """Detect a rank that failed alone in a step, in which the other ranks wait for it, and end
-        all ranks.
+        """Detect a rank that failed alone in a step while the other ranks wait for it, and end all
+        ranks.
         """
         reader = self._layout.reader
         for rank in range(self._layout.size):
@@ -204,8 +204,8 @@ class RanksExecutor:
                 self._connection.pump(rank, 0.0)
         for step, failures in self._failures.items():
             first = min(failures.values(), key=lambda failed: failed.at)
-            # The reading rank must fail in this step too, unless it is still at an earlier step, or
-            # its answer is unread.
+            # The reading rank must fail in this step too, unless it still computes an earlier step
+            # or its answer has not been read.
             at_work = step in self._pending and (
                 step != self._pending[0] or self._connection.ready(reader)
             )
@@ -214,8 +214,8 @@ class RanksExecutor:
                 self._connection.lose(first.message, first)
 
     def _failed_everywhere(self, answer: Failed) -> Exception:
-        """The error of a plan that failed on every rank, so that the ranks remain usable. If a rank
-        has computed the plan, all ranks are ended instead.
+        """Return the error of a plan that failed on every rank: the ranks stay usable. If any rank
+        has computed the plan, end all ranks, because their states differ.
         """
         failures = self._failures[answer.step]
         deadline = time.monotonic() + GRACE
@@ -235,5 +235,5 @@ class RanksFuture:
         self._step = step
 
     def result(self, timeout: float | None = None) -> StepResult:
-        """Wait for the result, which can be fetched once."""
+        """Wait for the result. It can be fetched only once."""
         return self._executor.await_result(self._step, timeout)

@@ -1,4 +1,4 @@
-"""KV transfers on several ranks. A transfer is complete when all ranks have answered."""
+"""KV transfers on several ranks. A transfer is complete once all ranks have answered."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.executor.ranks.transfers import END, encode_open, encode_transfer
 
 
 class RankTransfers:
-    """The `TransferExecutor` (`contract.py`) of several ranks."""
+    """Implementation of `TransferExecutor` (`contract.py`) for several ranks."""
 
     def __init__(self, ranks: int, connection: RankConnection) -> None:
         self._ranks = range(ranks)
@@ -25,14 +25,14 @@ class RankTransfers:
         self._closed: set[int] = set()
         self._flush_s = 0.0
         self.known_steps = 0
-        """Number of steps, since the tiers were opened, whose results the engine has. A rank starts
-        a transfer only when it has computed that number of steps.
+        """Number of steps since the tiers were opened whose results the engine has received. A rank
+        starts a transfer only after it has computed that number of steps.
         """
 
     def open_tiers(self, tiers: OpenTiers) -> None:
         self._connection.send(encode_open(tiers))
         for rank in self._ranks:
-            # A failing rank sends its error and ends, which ends this wait.
+            # A failing rank sends its error before it ends, and that error ends this wait.
             while rank not in self._reports:
                 self._connection.pump(rank, LOOK)
         self._flush_s, self.known_steps = tiers.flush_s, 0
@@ -86,7 +86,7 @@ class TransferTracker:
 
     def add(self, rank: int, batch: Iterable[TransferResult]) -> None:
         """Add a rank's results. Raises PenstockError if the rank answers a transfer that is not in
-        flight, or answers it twice.
+        flight, or answers a transfer twice.
         """
         for moved in batch:
             answers = self._open.get(moved.id)
@@ -106,7 +106,7 @@ class TransferTracker:
 
 def join(ranks: Sequence[TransferResult]) -> TransferResult:
     """Combine the results of all ranks for one transfer (see `TransferExecutor.moved`). A rank
-    whose probe failed counts as having found no chunk.
+    whose lookup failed counts as not having the chunk.
     """
     chunks = max(len(moved.found) for moved in ranks)
     found = [moved.found.ljust(chunks, b"\0") for moved in ranks]

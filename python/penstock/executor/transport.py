@@ -1,5 +1,5 @@
-"""Transport of plans and answers between the engine and ranks in other processes: by rings in
-shared memory on the engine's node, by streams to other nodes.
+"""Transport of plans and answers between the engine and ranks in other processes: rings in shared
+memory on the engine's node, streams to other nodes.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from penstock._native import RingWriter
 
 PATIENCE = 600.0
-"""Seconds that a send waits for ranks to read. It never has to wait in normal operation: there are
-never more messages than ring cells.
+"""Timeout in seconds of a send that waits for ranks to read. In normal operation no send waits,
+because a ring has more cells than messages can be in flight.
 """
 LEAST_ANSWER = 1 << 16
-"""Minimum bytes that an answer may have: enough for a rank's facts or a traceback."""
+"""Minimum capacity of an answer in bytes: enough for a rank's facts or a traceback."""
 
 
 class PlanSender(Protocol):
@@ -43,7 +43,7 @@ class AnswerReceiver(Protocol):
 
 class AbortHandle(Protocol):
     def end(self, reason: str, /) -> None:
-        """End every wait on one shared file, stream or channel of calls, with this reason."""
+        """Abort every wait on one shared file, stream or channel of calls, with this reason."""
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class Transport:
     """One receiver for each rank."""
     abort_handles: list[AbortHandle] = field(default_factory=list)
     exit: RankExit | None = None
-    """The first exit of a rank; None while all run."""
+    """The first exit of a rank; None while all ranks run."""
     _exited: threading.Event = field(default_factory=threading.Event)
 
     def on_exit(self, exited: RankExit) -> None:
@@ -141,7 +141,7 @@ class StreamAnswers:
 
     def end(self, reason: str) -> None:
         """Set the reason that `receive` raises once all answers are read. The stream stays open,
-        because a last answer may explain the loss.
+        because the last answer may explain the loss.
         """
         self._reason = reason
 
@@ -152,6 +152,6 @@ class StreamAnswers:
         failed = decode_answer(message) if message and is_failed(message) else None
         if isinstance(failed, Failed):
             # Monotonic clocks of two hosts are not comparable, so the failure gets the time at
-            # which it arrived here.
+            # which it arrived at this host.
             return encode_answer(replace(failed, at=self._stream.arrived))
         return message

@@ -1,5 +1,5 @@
-"""Models by name: aliases, repositories of the Hugging Face hub and its mirrors, addresses. Finds
-their files in the caches of this machine, and downloads what is missing.
+"""Finds models by name in the caches of this machine, and downloads missing files. A name is an
+alias, a repository of the Hugging Face hub or a mirror, or a URL.
 """
 
 from penstock.hub.aliases import ALIASES, OnHub, Packaged

@@ -1,7 +1,7 @@
 """Short names of models that people run on a computer without a GPU, with 8 to 32 GB of memory.
 
-Sizes of files on a hub are approximate; the hub's own listing counts. Licences are as the
-publishers name them.
+Sizes of files on a hub are approximate; downloads use the hub's own listing. Licences have the
+publishers' names.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from penstock.model import GenerationDefaults
 
 @dataclass(frozen=True, slots=True)
 class Packaged:
-    """A model inside a wheel, so that any mirror of the package index can serve it."""
+    """A model packaged in a wheel, so that any mirror of the package index can serve it."""
 
     requirement: str
     file: str
     size: int
     sha256: str
     sampling: GenerationDefaults
-    """Sampling defaults that the model card recommends. The GGUF file has no place for them."""
+    """Sampling defaults that the model card recommends. A GGUF file cannot store them."""
     licence: str = ""
     about: str = ""
 
@@ -42,7 +42,7 @@ class OnHub:
 
     name: HubName
     size: int
-    """In bytes, approximate."""
+    """Approximate size in bytes."""
     licence: str
     about: str
 

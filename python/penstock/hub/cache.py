@@ -40,7 +40,7 @@ LARGEST_TREE = 256 << 20
 NO_LOCKS = {errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK}
 """Errors of file systems without locks."""
 POLL = 0.2
-"""Seconds between two looks at a lock that another process holds."""
+"""Seconds between two attempts to get a lock that another process holds."""
 
 
 class CachedRepository:
@@ -54,8 +54,8 @@ class CachedRepository:
         self.locks = root / ".locks" / folder
 
     def commit(self, revision: str | None) -> str | None:
-        """The commit of a branch or tag that was downloaded last, or of the commit's own hash; None
-        if there is none.
+        """The most recently downloaded commit of a branch or tag, or the commit with this hash;
+        None if none was downloaded.
         """
         name = checked_revision(revision)
         if SHA1.fullmatch(name):
@@ -76,11 +76,13 @@ class CachedRepository:
         return self.blobs / f"{file.etag}{INCOMPLETE}"
 
     def has(self, commit: str, file: RemoteFile) -> bool:
-        """Whether a file of this commit is here, whole."""
+        """Whether a file of this commit is in the cache and complete."""
         return is_whole(self.snapshot(commit) / file.name, file.size)
 
     def listing(self, commit: str) -> dict[str, RemoteFile] | None:
-        """All files of a commit as the hub listed them; None if that is not known here."""
+        """All files of a commit according to the hub's listing; None if the cache has no such
+        listing.
+        """
         path = self.folder / "trees" / f"{commit}.json"
         try:
             if path.stat().st_size > LARGEST_TREE:
@@ -90,8 +92,8 @@ class CachedRepository:
             return None
 
     def present(self, commit: str) -> dict[str, RemoteFile]:
-        """The files of a commit that are here. Their hashes are not known if a tool has copied them
-        into the snapshot.
+        """The files of a commit that are in the cache. Hashes are unknown for files that a tool has
+        copied into the snapshot.
         """
         top, found = self.snapshot(commit), {}
         for directory, _, names in os.walk(top):
@@ -108,7 +110,7 @@ class CachedRepository:
         replace_text(self.folder / "trees" / f"{commit}.json", json.dumps(to_json(listing)))
 
     def link(self, commit: str, file: RemoteFile) -> None:
-        """Make a blob that is here a file of this commit."""
+        """Link a cached blob into the snapshot as a file of this commit."""
         path = self.snapshot(commit) / file.name
         path.parent.mkdir(parents=True, exist_ok=True)
         target = os.path.relpath(self.blob(file), path.parent)
@@ -119,7 +121,7 @@ class CachedRepository:
         made.replace(path)
 
     def refer(self, revision: str | None, commit: str) -> None:
-        """Record that a branch or tag is at this commit, whose snapshot is here."""
+        """Record that a branch or tag refers to this commit, whose snapshot is in the cache."""
         name = checked_revision(revision)
         if name == commit or self.commit(name) == commit:
             return
@@ -131,7 +133,9 @@ class CachedRepository:
 
 
 def checked_revision(revision: str | None) -> str:
-    """The revision, by default the main branch. HubError if it can be no branch, tag or commit."""
+    """The revision, by default the main branch. Raises HubError for text that cannot be a branch,
+    tag or commit.
+    """
     name = revision or MAIN
     if not REVISION.fullmatch(name) or ".." in name or len(name) > 255:
         raise HubError(f"--revision {name[:80]!r}: expected a branch, a tag or a commit")
@@ -146,7 +150,7 @@ def is_whole(path: Path, size: int) -> bool:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a file so that readers see either the old or the new content."""
+    """Write a file atomically: readers see either the old or the new content."""
     path.parent.mkdir(parents=True, exist_ok=True)
     made = path.with_name(f".{path.name[:80]}.{os.getpid()}-{time.monotonic_ns()}")
     try:
@@ -159,8 +163,9 @@ def replace_text(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path, on_wait: Callable[[], None], stopped: Callable[[], bool]) -> Iterator[None]:
-    """Inside the block, this process holds the lock, which the hub's tools respect. `on_wait` is
-    called once if another process has it. Raises HubError if `stopped` becomes true meanwhile.
+    """Context manager: this process holds the lock, which the hub's tools respect. `on_wait` is
+    called once if another process holds it. Raises HubError if `stopped` returns true while
+    waiting.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     waited = False
@@ -170,7 +175,8 @@ def locked(path: Path, on_wait: Callable[[], None], stopped: Callable[[], bool])
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in NO_LOCKS:
-                # The hash tells whether another process has written to the same part.
+                # Without locks, the hash check detects that another process has written to the same
+                # file.
                 break
             os.close(handle)
             if not isinstance(error, BlockingIOError):
@@ -182,7 +188,7 @@ def locked(path: Path, on_wait: Callable[[], None], stopped: Callable[[], bool])
                 raise HubError("the download was stopped") from None
             time.sleep(POLL)
             continue
-        # Another process may have removed the file of the lock and made a new one.
+        # Another process may have removed the lock file and created a new one.
         if _is_at(handle, path):
             break
         os.close(handle)
@@ -220,7 +226,7 @@ def _link_name(path: Path) -> str:
 
 
 def wrapped(repository: str, error: OSError) -> PenstockError:
-    """The error of a cache that cannot be written."""
+    """Error for a cache that cannot be written."""
     where = f" {error.filename}" if error.filename else ""
     return HubError(
         f"{repository}: the cache cannot be written:{where}: {error.strerror or error}; set "

@@ -1,4 +1,4 @@
-"""Errors of downloads, and words and addresses of other parties in them."""
+"""Errors of downloads, and sanitising of foreign text and URLs in their messages."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ MOST_WORDS = 300
 
 
 class HubError(PenstockError):
-    """A model cannot be had by its name. The message names repository, file, cause and remedy."""
+    """A named model cannot be obtained. The message names repository, file, cause and remedy."""
 
 
 class UnreachableError(HubError):
-    """The hub does not answer, or has no answer now."""
+    """The hub does not respond, or is temporarily unable to answer."""
 
 
 def shown(text: object, most: int = MOST_WORDS) -> str:
-    """Text of another party for a message: on one line, control characters escaped, truncated."""
+    """Foreign text for a message: on one line, with control characters escaped, truncated."""
     plain = "".join(
         each if each.isprintable() else each.encode("unicode_escape").decode("ascii")
         for each in shortened(str(text), most)
@@ -27,6 +27,6 @@ def shown(text: object, most: int = MOST_WORDS) -> str:
 
 
 def address(url: str) -> str:
-    """An address for a message, without its query, which may have a signature in it."""
+    """A URL for a message, without its query, which may contain a signature."""
     parts = urlsplit(url)
     return shown(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}")

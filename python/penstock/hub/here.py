@@ -1,5 +1,5 @@
-"""Models of a hub that are on this machine. Opens no connection, and imports nothing for one: most
-starts need none.
+"""Looks up a hub's models on this machine. It opens no connection and imports no network code,
+because most starts need none.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Select = Callable[[Listing, HubName], Selection]
 
 
 class Fetched:
-    """A model whose files are here."""
+    """A model whose files are in the cache."""
 
     def __init__(self, directory: Path, selection: Selection) -> None:
         self.directory = directory
@@ -36,8 +36,8 @@ class Fetched:
 def cached(
     name: HubName, revision: str | None, settings: HubSettings, select: Select
 ) -> Fetched | None:
-    """The model, if all its files are here; None if some are missing, or if it is not known which
-    there are. Opens no connection.
+    """The model, if all its files are in the cache. None if files are missing, or if the list of
+    its files is unknown. Opens no connection.
     """
     found = CachedRepository(settings.cache, name.repository)
     commit = found.commit(name.revision or revision)
@@ -47,7 +47,7 @@ def cached(
     try:
         selection = select(listing, name)
     except HubError:
-        # A later commit may have it.
+        # A later commit may contain the missing file.
         return None
     if not all(found.has(commit, file) for file in selection.files):
         return None
@@ -57,8 +57,8 @@ def cached(
 def guessed(
     name: HubName, revision: str | None, settings: HubSettings, select: Select
 ) -> Fetched | None:
-    """The model as far as the cache tells without a listing of the hub: older tools of the hub keep
-    none. None if files are missing for certain.
+    """The model as found in the cache without a listing of the hub, which older tools of the hub do
+    not store. None if files are certainly missing.
     """
     found = CachedRepository(settings.cache, name.repository)
     commit = found.commit(name.revision or revision)
@@ -75,7 +75,7 @@ def guessed(
 
 
 def missing(name: HubName, revision: str | None, settings: HubSettings, select: Select) -> str:
-    """What the cache lacks of a model, in words."""
+    """Text that describes the files missing in the cache."""
     found = CachedRepository(settings.cache, name.repository)
     commit = found.commit(name.revision or revision)
     listing = found.listing(commit) if commit else None

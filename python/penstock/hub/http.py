@@ -1,5 +1,5 @@
-"""HTTP requests of a hub and of what it redirects to: proxies, redirects, connections that are kept
-open, and attempts that are repeated.
+"""HTTP requests to a hub and to the servers it redirects to: proxies, redirects, persistent
+connections and retries.
 """
 
 from __future__ import annotations
@@ -23,18 +23,20 @@ from penstock.hub.errors import HubError, UnreachableError, address, shown
 
 MOST_REDIRECTS = 10
 ATTEMPTS = 5
-"""Attempts in a row that bring nothing, before a download ends with an error."""
+"""Consecutive attempts without any new bytes after which a download fails."""
 PAUSE = 0.5
-"""Seconds before a second attempt; the next pauses are twice as long each."""
+"""Seconds before the first retry. Each further pause is twice as long."""
 LONG_WAIT = 2.0
-"""Seconds of a wait that a user is told of."""
+"""Waits of at least this many seconds are reported to the user."""
 LONGEST_WAIT = 120.0
-"""Seconds of a Retry-After that are waited for; a longer one is an error."""
+"""Maximum Retry-After in seconds that is waited for. A longer one is an error."""
 BUSY = {408, 425, 429, 500, 502, 503, 504}
-"""Statuses of an answer that is worth another attempt."""
+"""Status codes after which a request is retried."""
 REDIRECTS = {301, 302, 303, 307, 308}
 LOST = (OSError, http.client.HTTPException, UnicodeError)
-"""What a connection that fails or breaks raises; UnicodeError for hosts that can have no name."""
+"""Exceptions of a connection that fails or breaks. UnicodeError is raised for invalid host
+names.
+"""
 
 
 @dataclass(slots=True)
@@ -44,7 +46,7 @@ class Answer:
     status: int
     headers: Mapping[str, str]
     url: str
-    """Address that answered."""
+    """URL that sent the response."""
     linked: Mapping[str, str]
     """Headers of the hub's own response, which may have been a redirect."""
     body: http.client.HTTPResponse
@@ -62,7 +64,7 @@ class Answer:
 
 class Session:
     """Connections of one download. Thread-safe. `tell` receives a sentence before a long wait;
-    `pause` waits for so many seconds, and returns true if the download ends meanwhile.
+    `pause` waits for a number of seconds, and returns true if the download was cancelled meanwhile.
     """
 
     def __init__(
@@ -82,7 +84,7 @@ class Session:
         self._tls: ssl.SSLContext | None = None
 
     def abort(self) -> None:
-        """End all requests, also those that other threads wait for."""
+        """End all requests, including those that other threads wait for."""
         self._stop.set()
         with self._lock:
             for connection in self._open:
@@ -101,8 +103,8 @@ class Session:
         self._idle.clear()
 
     def get(self, url: str, headers: Mapping[str, str] | None = None) -> Answer:
-        """One attempt. Follows redirects; the token goes to the hub's own address alone. Raises
-        LOST if there is no response, and HubError for a redirect that is not followed.
+        """Send one request. Follows redirects, but sends the token only to the hub's own address.
+        Raises LOST if there is no response, and HubError for a redirect that is not followed.
         """
         linked: Mapping[str, str] | None = None
         for _ in range(MOST_REDIRECTS):
@@ -119,8 +121,8 @@ class Session:
         raise HubError(f"{address(url)}: more than {MOST_REDIRECTS} redirects")
 
     def retried(self, label: str, url: str) -> Answer:
-        """Like `get`, with up to ATTEMPTS attempts where the connection fails or the server is
-        busy. Raises UnreachableError, which begins with `label`, if there is still no response.
+        """Like `get`, with up to ATTEMPTS attempts if the connection fails or the server is busy.
+        Raises UnreachableError, whose text begins with `label`, if all attempts fail.
         """
         for attempt in range(ATTEMPTS):
             try:
@@ -136,8 +138,8 @@ class Session:
         raise AssertionError("wait ends the last attempt")
 
     def wait(self, attempt: int, retry_after: str | None, failure: str) -> None:
-        """Wait after failed attempt number `attempt` (from 0). UnreachableError if it was the last
-        one, or if the server demands too long a wait.
+        """Wait after failed attempt number `attempt` (from 0). Raises UnreachableError if it was
+        the last attempt, or if the server demands a longer wait than LONGEST_WAIT.
         """
         if self.aborted:
             raise UnreachableError(f"{failure}; the download was stopped")
@@ -184,7 +186,7 @@ class Session:
             try:
                 return self._send(kept, origin, url, target, sent)
             except LOST:
-                # The server may have closed a connection that was idle.
+                # The server may have closed the idle connection.
                 self._drop(kept)
         fresh = self._connect(parts, proxy)
         try:
@@ -268,7 +270,7 @@ class Session:
         except ValueError as error:
             raise HubError(f"{parts.scheme.upper()}_PROXY: its port is no port") from error
         if proxy.scheme != "http" or not proxy.hostname:
-            # Not the whole value, which may have a password.
+            # The message omits the whole value, which may contain a password.
             raise HubError(
                 f"{parts.scheme.upper()}_PROXY: a proxy of kind {shown(proxy.scheme, 20)!r} is not "
                 "supported: name one as http://HOST:PORT"
@@ -277,7 +279,9 @@ class Session:
 
 
 def is_direct(parts: SplitResult, no_proxy: tuple[str, ...]) -> bool:
-    """Whether NO_PROXY has this host, with or without its port, or a domain that it is in."""
+    """Whether NO_PROXY contains this host (with or without its port) or one of its parent
+    domains.
+    """
     host = (parts.hostname or "").lower()
     for entry in no_proxy:
         name = entry.removeprefix("*").lstrip(".")
@@ -289,13 +293,13 @@ def is_direct(parts: SplitResult, no_proxy: tuple[str, ...]) -> bool:
 
 
 def number(text: str | None) -> int | None:
-    """The number in a header; None if it has none."""
+    """The number in a header; None if the header has no number."""
     digits = (text or "").strip()
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= 18 else None
 
 
 def cause(error: BaseException) -> str:
-    """Why a connection failed, in words."""
+    """The reason of a failed connection, in words."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
             f"the certificate is not trusted ({shown(error.verify_message)}); a proxy that "
@@ -319,7 +323,7 @@ def busy(status: int) -> str:
 
 
 def _seconds(retry_after: str | None) -> float | None:
-    """Seconds of a Retry-After, which has a number or a date; None if it has neither."""
+    """Seconds of a Retry-After header, which has a number or a date; None if it has neither."""
     seconds = number(retry_after)
     if seconds is not None:
         return float(seconds)

@@ -1,5 +1,5 @@
-"""Files of a repository at one commit: names, sizes and hashes, from answers of a hub, which are
-not trusted.
+"""Files of a repository at one commit: names, sizes and hashes. They come from a hub's responses,
+which are untrusted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LARGEST = 1 << 50
 LONGEST_NAME = 1024
 LONGEST_PART = 255
 FORMAT = 1
-"""Version of the listings that the hub's tools keep in `trees`."""
+"""Version of the listing format that the hub's tools store in `trees`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,17 +24,17 @@ class RemoteFile:
     name: str
     """Path inside the repository, with slashes."""
     size: int
-    """In bytes."""
+    """Size in bytes."""
     blob: str
-    """SHA-1 of the file as a blob of git; of a large file, that of its pointer."""
+    """Git blob hash (SHA-1) of the file or, for a large file, of its LFS pointer."""
     sha256: str | None = None
-    """Of the content, for large files (LFS)."""
+    """SHA-256 of the content, for large files (LFS)."""
     xet: str | None = None
-    """Hash of the file in the hub's newer storage. It is kept for the hub's tools."""
+    """Hash of the file in the hub's newer storage (Xet). Stored for the hub's tools."""
 
     @property
     def etag(self) -> str:
-        """The content's name in a cache."""
+        """Name of the content in a cache."""
         return self.sha256 or self.blob
 
 
@@ -43,7 +43,9 @@ Listing = Mapping[str, RemoteFile]
 
 
 def is_safe(name: object) -> bool:
-    """Whether a name is a path inside a directory, which can be shown and created as it is."""
+    """Whether a name is a relative path inside a directory that is safe to display and to
+    create.
+    """
     return (
         isinstance(name, str)
         and 0 < len(name) <= LONGEST_NAME
@@ -57,8 +59,8 @@ def is_safe(name: object) -> bool:
 
 
 def of_answers(repository: str, entries: Iterable[object]) -> dict[str, RemoteFile]:
-    """The listing in the entries of `/api/models/ORG/NAME/tree/COMMIT`. HubError for entries that
-    are none: a hub that sends such ones is not trusted with the others either.
+    """The listing from the entries of `/api/models/ORG/NAME/tree/COMMIT`. Raises HubError for an
+    invalid entry: a hub that sends one is not trusted with the other entries either.
     """
     found: dict[str, RemoteFile] = {}
     for entry in entries:
@@ -85,7 +87,7 @@ def of_answers(repository: str, entries: Iterable[object]) -> dict[str, RemoteFi
 
 
 def to_json(listing: Listing) -> dict[str, object]:
-    """The listing as the hub's tools keep it."""
+    """The listing in the format of the hub's tools."""
     files = {}
     for name in sorted(listing):
         file = listing[name]
@@ -99,7 +101,7 @@ def to_json(listing: Listing) -> dict[str, object]:
 
 
 def from_json(repository: str, data: object) -> dict[str, RemoteFile] | None:
-    """The listing that `to_json` or a tool of the hub has written; None for another format."""
+    """Parse a listing that `to_json` or a tool of the hub has written; None for another format."""
     if not isinstance(data, dict) or data.get("format_version") != FORMAT:
         return None
     files = data.get("files")

@@ -1,4 +1,4 @@
-"""Finds a model's files by its name, and downloads them at first use."""
+"""Finds a model's files by its name, and downloads them on first use."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from penstock.model import GenerationDefaults
 @dataclass(frozen=True, slots=True)
 class Located:
     path: Path
-    """Absolute path of the GGUF file or the directory. It is not resolved: in a hub's cache it is a
-    link, beside those of other parts of the model.
+    """Absolute path of the GGUF file or the directory. Symbolic links are not resolved: in a hub's
+    cache, the path is a link beside the links to the model's other parts.
     """
     served_name: str
-    """Name for clients, unless --served-model-name is given."""
+    """Model name for clients, unless --served-model-name is given."""
     sampling: GenerationDefaults | None = None
-    """Sampling defaults that replace the checkpoint's own."""
+    """Sampling defaults that replace those of the checkpoint."""
 
 
 def locate(
@@ -38,12 +38,12 @@ def locate(
     download: bool = True,
     select: Select = names.select,
 ) -> Located:
-    """Find the files of a model, which is given by alias, path, `org/repo[:QUANT]`, or the address
-    of a GGUF file. What is not here is downloaded, with progress on standard error; what is here is
-    used as it is, without a look at the hub. Raises PenstockError.
+    """Find the files of a model, given by alias, path, `org/repo[:QUANT]`, or the URL of a GGUF
+    file. Missing files are downloaded, with progress on standard error. Files on this machine are
+    used without contacting the hub. Raises PenstockError.
 
-    With `download=False` a model that is not here is an error. `select` chooses the files of a
-    repository.
+    With `download=False`, a model that is not on this machine is an error. `select` chooses the
+    files of a repository.
     """
     known = ALIASES.get(model)
     if isinstance(known, Packaged):
@@ -70,18 +70,20 @@ def locate(
 
 
 def locate_tokenizer(model: str) -> Located:
-    """Like `locate`, but of a repository with a tokenizer's own files no weights are downloaded."""
+    """Like `locate`, but downloads no weights from a repository whose tokenizer has separate
+    files.
+    """
     return locate(model, select=names.select_tokenizer)
 
 
 def locate_without_weights(model: str, revision: str | None = None) -> Located:
-    """Like `locate`, but no safetensors are downloaded."""
+    """Like `locate`, but downloads no safetensors files."""
     return locate(model, revision, select=names.select_without_weights)
 
 
 def pull(model: str, revision: str | None = None, local: Path | None = None) -> str:
-    """Download a model, or what has changed of it; returns a sentence for the user. `local` is a
-    directory to download a hub's repository to, in place of the cache.
+    """Download a model, or its changed files; returns a sentence for the user. `local` is a
+    directory that replaces the cache for a hub's repository.
     """
     known = ALIASES.get(model)
     if isinstance(known, Packaged):
@@ -102,7 +104,7 @@ def pull(model: str, revision: str | None = None, local: Path | None = None) -> 
 
 
 def _nothing(model: str) -> str:
-    """The error for a model that is neither here nor a name of anything."""
+    """Error for a model that is neither on this machine nor a valid name."""
     name = shown(shortened(model, 200))
     if model.startswith(("/", "./", "../", "~")):
         return f"{name}: no such file or directory"
@@ -122,8 +124,8 @@ def is_here(model: str) -> bool:
 
 
 def configuration(model: str) -> Path | None:
-    """The directory with the config.json of `org/repo`, which is downloaded; None if `model` is no
-    such name, or downloads are forbidden. Raises HubError.
+    """The directory with the config.json of `org/repo`, downloaded if missing. None if `model` is
+    no such name, or downloads are disabled. Raises HubError.
     """
     settings = hub_settings()
     named = names.parse(model, settings.endpoint)
@@ -133,7 +135,7 @@ def configuration(model: str) -> Path | None:
 
 
 def cached_configuration(model: str) -> Path | None:
-    """Like `configuration`, but from the hub's cache on this machine alone."""
+    """Like `configuration`, but only from the hub's cache on this machine."""
     settings = hub_settings()
     named = names.parse(model, settings.endpoint)
     if named is None or named.variant is not None:
@@ -161,7 +163,7 @@ def _first_use(
     try:
         return _fetch(model, named, revision, settings, select)
     except UnreachableError:
-        # Other tools of the hub may have left files without a listing.
+        # Other tools of the hub may have stored files without a listing.
         found = here.guessed(named, revision, settings, select)
         if found is None:
             raise
@@ -191,8 +193,8 @@ def _at_url(model: str, settings: HubSettings, *, download: bool = True) -> Loca
     return Located(_absolute(file.path), file.path.stem)
 
 
-# These import late: most starts need no HTTP, whose modules take longer to import than all of this
-# room.
+# Imported late: most starts need no HTTP, and its modules take longer to import than all of this
+# package.
 
 
 def _fetch(

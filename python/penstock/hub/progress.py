@@ -1,5 +1,5 @@
-"""Progress of downloads on standard error: one line that is rewritten on a terminal, else a line
-now and then.
+"""Progress of downloads on standard error: a line that is rewritten in place on a terminal, else a
+line every few seconds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.hub.errors import shown
 
 CLEAR = "\r\x1b[K"
 INTERVAL = 15.0
-"""Seconds between two lines that are not on a terminal."""
+"""Seconds between two lines if standard error is not a terminal."""
 
 
 class Progress:
@@ -31,23 +31,23 @@ class Progress:
         self._line = False
 
     def begin(self, total: int) -> None:
-        """`total` bytes are to be downloaded."""
+        """Start a download of `total` bytes."""
         self._counter = LoadProgress(total, self._report) if total else None
 
     def add(self, count: int) -> None:
-        """`count` more bytes have arrived."""
+        """Record that `count` more bytes have arrived."""
         if self._counter is not None:
             self._counter.add(count)
 
     def note(self, text: str) -> None:
-        """Print a sentence of its own."""
+        """Print a sentence on a separate line."""
         with self._lock:
             label = "" if text.startswith(f"{self._label}: ") else f"{self._label}: "
             self._print(f"{CLEAR if self._line else ''}{label}{text}\n")
             self._line = False
 
     def end(self) -> None:
-        """Leave the terminal's line."""
+        """End the line on the terminal."""
         with self._lock:
             if self._line:
                 self._print("\n")
@@ -65,7 +65,7 @@ class Progress:
                 self._print(f"{text}\n")
 
     def _print(self, text: str) -> None:
-        # A stream that is closed must not end a download.
+        # A closed stream must not abort a download.
         try:
             self._stream.write(text)
             self._stream.flush()

@@ -35,8 +35,9 @@ def fetch(
     progress: Progress,
     local: Path | None = None,
 ) -> Fetched:
-    """Download what is missing of a model at the branch, tag or commit `revision`, into the cache
-    or into the directory `local`. Raises HubError; files are whole and verified, or not there.
+    """Download a model's missing files at the branch, tag or commit `revision`, into the cache or
+    into the directory `local`. Raises HubError. A file appears only when it is complete and
+    verified.
     """
     wanted = checked_revision(name.revision or revision)
     session = Session(settings, progress.note)
@@ -81,7 +82,7 @@ def _to_cache(
 def _to_directory(
     hub: _Hub, commit: str, selection: Selection, local: Path, progress: Progress
 ) -> Fetched:
-    """Download into a directory, with records as the hub's tools keep them there."""
+    """Download into a directory, with the metadata files that the hub's tools keep there."""
     kept = local / ".cache" / "huggingface" / "download"
     files = [file for file in selection.files if not _is_recorded(kept, local, file)]
     jobs = []
@@ -89,7 +90,7 @@ def _to_directory(
         target, part = local / file.name, kept / f"{file.name}.{file.etag}.incomplete"
         job = hub.job(commit, file, target, part, kept / f"{file.name}.lock")
         if is_whole(target, file.size) and not job.is_right(target):
-            # Of another commit.
+            # The file belongs to another commit.
             target.unlink()
         jobs.append(job)
     _announce(jobs, local, progress)
@@ -117,7 +118,7 @@ def _is_recorded(kept: Path, local: Path, file: RemoteFile) -> bool:
 
 
 class _Hub:
-    """Requests of one repository."""
+    """HTTP requests about one repository."""
 
     def __init__(self, session: Session, repository: str) -> None:
         self.session = session
@@ -125,7 +126,7 @@ class _Hub:
         self._endpoint = session.settings.endpoint
 
     def commit(self, revision: str) -> str:
-        """The commit that a branch or tag is at now."""
+        """The current commit of a branch or tag."""
         if SHA1.fullmatch(revision):
             return revision
         where = f"/api/models/{self._repository}/revision/{quote(revision, safe='')}"
@@ -181,7 +182,7 @@ class _Hub:
         )
 
     def _json(self, url: str) -> tuple[object, str]:
-        """The JSON at an address, and its Link header."""
+        """The JSON document at a URL, and the response's Link header."""
         for attempt in range(ATTEMPTS):
             with self.session.retried(self._repository, url) as answer:
                 if answer.status != 200:

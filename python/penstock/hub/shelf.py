@@ -1,4 +1,4 @@
-"""The models on this machine that have names: what they take, and their removal."""
+"""The named models on this machine: their disk space, and their removal."""
 
 from __future__ import annotations
 
@@ -29,14 +29,16 @@ class Stored:
     """One model on this machine."""
 
     name: str
-    """What `penstock serve` takes."""
+    """Argument for `penstock serve`."""
     quantisation: str
-    """As the file's name tells it, or the number type of config.json; empty if neither does."""
+    """Quantisation according to the file's name, or number type of config.json; empty if neither
+    has it.
+    """
     size: int
-    """Bytes on the disk."""
+    """Size on disk in bytes."""
     path: Path
     state: str
-    """Empty, or why it cannot be served as it is."""
+    """Empty, or the reason why the model cannot be served in its present state."""
     alias: str = ""
 
 
@@ -48,8 +50,8 @@ def stored(settings: HubSettings | None = None) -> list[Stored]:
 
 
 def remove(model: str, settings: HubSettings | None = None) -> tuple[int, Path]:
-    """Remove a model from the caches; returns the bytes that this freed, and where. Files outside
-    of the caches, and blobs that another model uses, stay. Raises PenstockError.
+    """Remove a model from the caches; returns the number of freed bytes and their location. Files
+    outside the caches, and blobs that another model uses, stay. Raises PenstockError.
     """
     settings = settings or hub_settings()
     known = ALIASES.get(model)
@@ -193,7 +195,7 @@ def _remove_repository(repository: CachedRepository, name: HubName) -> tuple[int
 
 
 def _selected(repository: CachedRepository, commit: str, name: HubName) -> list[RemoteFile]:
-    """The files of one commit that a name with a variant means, also if parts are missing."""
+    """The files of one commit that a name with a variant selects, even if parts are missing."""
     present = repository.present(commit)
     models = names.gguf_models(present)
     wanted = (name.variant or "").upper()
@@ -212,7 +214,7 @@ def _refuse_locked(repository: CachedRepository, name: HubName, locks: Iterator[
 
 
 def _own_size(path: Path) -> int:
-    """Bytes that the removal of a path frees: none for a link."""
+    """Bytes freed by the removal of a path: none for a link."""
     return 0 if path.is_symlink() or not path.is_file() else path.stat().st_size
 
 
@@ -222,12 +224,12 @@ def _used_blobs(repository: CachedRepository) -> set[Path]:
 
 
 def _target(link: Path) -> Path:
-    """The blob that a file of a snapshot links to, which may be a link itself."""
+    """The blob that a file of a snapshot links to. The blob may be a link itself."""
     return Path(os.path.abspath(link.parent / os.readlink(link)))
 
 
 def _tidy(repository: CachedRepository) -> None:
-    """Remove snapshots without files, references to them, and the repository if none is left."""
+    """Remove empty snapshots, references to them, and the repository if no snapshot is left."""
     for commit in _commits(repository):
         top = repository.snapshot(commit)
         for directory, _, _ in os.walk(top, topdown=False):

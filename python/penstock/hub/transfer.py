@@ -1,9 +1,9 @@
-"""Downloads files: by ranges on several connections at once, again from where a connection broke,
-verified before they get their names.
+"""Downloads files: by byte ranges on several connections at once. A broken download is resumed. A
+file gets its name only after verification.
 
-The file with the ending `.incomplete` is always a prefix of the whole, written in order, so an
-interrupted download is continued by this program or by a tool of the hub. Pieces that arrive early
-wait in memory.
+A file with the suffix `.incomplete` is always a prefix of the whole file, written in order.
+Therefore this program or a tool of the hub can resume an interrupted download. Pieces that arrive
+early wait in memory.
 """
 
 from __future__ import annotations
@@ -33,12 +33,14 @@ PIECE = 8 << 20
 """Bytes of one range."""
 CONNECTIONS = 4
 AHEAD = 2 * CONNECTIONS
-"""Pieces of one file that are requested before they can be written: at most 64 MiB of memory."""
+"""Pieces of one file that may be requested ahead of the write position: at most 64 MiB of
+memory.
+"""
 CHUNK = 1 << 18
 GAIN = 1 << 16
-"""Bytes that an attempt must bring to count as one that has brought something."""
+"""Minimum new bytes for an attempt to count as progress."""
 SPARE = 64 << 20
-"""Bytes of a disk that are left free."""
+"""Disk space in bytes that a download leaves free."""
 CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18}|\*)")
 STOPPED = "stopped; the same command continues the download"
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -55,16 +57,16 @@ class Job:
     """A file to download."""
 
     label: str
-    """For messages: repository and name."""
+    """Repository and name, for messages."""
     url: str
     size: int
-    """In bytes."""
+    """Size in bytes."""
     sha256: str | None
-    """Of the content; None for a small file, whose git blob hash is `blob`."""
+    """SHA-256 of the content; None for a small file, whose git blob hash is `blob`."""
     blob: str
     target: Path
     part: Path
-    """File for what has arrived of it, in the same file system as `target`."""
+    """File for the bytes that have arrived, in the same file system as `target`."""
     lock: Path
 
     def hasher(self) -> Hash:
@@ -79,7 +81,7 @@ class Job:
         return self.sha256 or self.blob
 
     def is_right(self, path: Path) -> bool:
-        """Whether a file has the content."""
+        """Whether a file has the expected content."""
         digest = self.hasher()
         hash_file(path, digest)
         return digest.hexdigest() == self.digest
@@ -92,11 +94,11 @@ class Transfer:
         self._session = session
         self._progress = progress
         self._locations: dict[str, str] = {}
-        """Where the hub has redirected each job's address to."""
+        """Redirect target of each job's URL."""
 
     def run(self, jobs: Sequence[Job]) -> None:
-        """Download what is not here yet: small files beside each other, large ones one by one, in
-        pieces. Raises HubError; parts of files are kept.
+        """Download the missing files: small files concurrently, large ones one after another, in
+        pieces. Raises HubError; partly downloaded files are kept.
         """
         self._progress.begin(sum(job.size - _begun(job) for job in jobs if not _is_here(job)))
         self._check_room(jobs)
@@ -128,7 +130,7 @@ class Transfer:
         except OSError as error:
             raise wrapped(missing[0].label, error) from error
         needed = sum(job.size - _begun(job) for job in missing)
-        # Small files are tried, because a file system may know its room badly.
+        # Small files are tried anyway, because a file system may report its free space incorrectly.
         if needed > SPARE and needed + SPARE > free:
             raise HubError(
                 f"{missing[0].label}: {in_units(needed)} are to come to {where}, which has "
@@ -145,13 +147,13 @@ class Transfer:
         try:
             with locked(job.lock, tell, lambda: self._session.aborted):
                 if _is_here(job):
-                    # The other process has done it.
+                    # Another process has downloaded the file.
                     self._progress.add(job.size)
                     return
                 begun = _begun(job) > 0
                 if self._attempt(job, pool):
                     return
-                # What was begun, perhaps by another program, is not of this file.
+                # The partial file, perhaps written by another program, belongs to another file.
                 if not (begun and self._attempt(job, pool)):
                     raise HubError(
                         f"{job.label}: what arrived has another hash than the hub gives "
@@ -162,7 +164,9 @@ class Transfer:
             raise disk_error(job.label, job.part, job.size - _begun(job), error) from error
 
     def _attempt(self, job: Job, pool: ThreadPoolExecutor | None) -> bool:
-        """Download the rest of a file. Returns whether its hash is right; removes it if not."""
+        """Download the rest of a file. Returns whether its hash is correct; removes the file if
+        not.
+        """
         job.part.parent.mkdir(parents=True, exist_ok=True)
         digest = job.hasher()
         with job.part.open("ab") as out:
@@ -209,7 +213,7 @@ class Transfer:
         return b"".join(self._bytes(job, start, min(start + PIECE, job.size), None))
 
     def _bytes(self, job: Job, start: int, stop: int, opened: Answer | None) -> Iterator[bytes]:
-        """The bytes from `start` to `stop`, in chunks, with as many requests as they take."""
+        """The bytes from `start` to `stop`, in chunks, with as many requests as needed."""
         at, attempt = start, 0
         while at < stop:
             before, failure = at, "the connection was closed before the end"
@@ -229,7 +233,7 @@ class Transfer:
             attempt += 1
 
     def _opened(self, job: Job, start: int, stop: int) -> Answer:
-        """A response with the bytes from `start`, after as many attempts as a session makes."""
+        """A response with the bytes from `start`, with the session's retries."""
         for attempt in range(ATTEMPTS):
             after = None
             try:
@@ -252,7 +256,7 @@ class Transfer:
             answer = self._session.get(known, headers)
             if answer.status in (200, 206, *BUSY):
                 return self._checked(job, start, answer)
-            # Such addresses hold for some time only.
+            # Such URLs expire.
             answer.close()
             self._locations.pop(job.url, None)
         answer = self._session.get(job.url, headers)
@@ -270,7 +274,9 @@ class Transfer:
 
 
 def _read(answer: Answer, at: int, stop: int) -> Iterator[bytes]:
-    """The bytes from `at` to `stop`. A server that ignores ranges sends those before it too."""
+    """Read the bytes from `at` to `stop`. A server that ignores range requests also sends the
+    preceding bytes.
+    """
     skipped = 0 if answer.status == 206 else at
     while skipped > 0:
         data = answer.body.read(min(CHUNK, skipped))
@@ -283,7 +289,7 @@ def _read(answer: Answer, at: int, stop: int) -> Iterator[bytes]:
 
 
 def _check(job: Job, start: int, answer: Answer, *, has_token: bool) -> None:
-    """HubError for a response that cannot have the file's bytes."""
+    """Raise HubError for a response that cannot contain the file's bytes."""
     if answer.status in BUSY:
         return
     if answer.status == 416:
@@ -318,7 +324,7 @@ def _check(job: Job, start: int, answer: Answer, *, has_token: bool) -> None:
 
 
 def refusal(label: str, answer: Answer, *, has_token: bool) -> HubError:
-    """The error for a response without what was asked for."""
+    """Error for a response that lacks the requested content."""
     code = answer.headers.get("x-error-code", "")
     message = answer.headers.get("x-error-message", "")
     told = f" ({shown(message, 200)})" if message else ""
@@ -350,7 +356,7 @@ def _is_here(job: Job) -> bool:
 
 
 def _begun(job: Job) -> int:
-    """Bytes of a file that an earlier download has left."""
+    """Size of the partial file that an earlier download has left."""
     try:
         size = job.part.stat().st_size
     except OSError:
@@ -359,7 +365,7 @@ def _begun(job: Job) -> int:
 
 
 def hash_file(path: Path, digest: Hash) -> int:
-    """Hash what is in a file; returns its size."""
+    """Hash a file's content; returns its size."""
     size = 0
     with path.open("rb") as file:
         while data := file.read(PIECE):
@@ -369,7 +375,7 @@ def hash_file(path: Path, digest: Hash) -> int:
 
 
 def disk_error(label: str, part: Path, rest: int, error: OSError) -> PenstockError:
-    """The error of a disk that takes no more; `rest` bytes are still to come."""
+    """Error for a full or failing disk; `rest` is the number of bytes that remain to be written."""
     if error.errno not in FULL:
         return wrapped(label, error)
     free = "?"

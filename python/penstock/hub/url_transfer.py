@@ -1,4 +1,4 @@
-"""Downloads the GGUF file at an address of any server."""
+"""Downloads a GGUF file from a URL of any server."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _RANGE = re.compile(r"bytes (\d{1,18})-\d{1,18}/(?:\d{1,18}|\*)")
 
 
 def fetch_url(file: FromUrl, settings: HubSettings, progress: Progress) -> Path:
-    """Download the file at an address; returns its path. There is no hash to compare with, so its
-    size is, and its first bytes. Raises HubError.
+    """Download the file at a URL; returns its path. No hash is available, so the size and the first
+    bytes are checked. Raises HubError.
     """
     session = Session(settings, progress.note)
 
@@ -72,8 +72,8 @@ class _BusyError(Exception):
 
 
 def _attempt(file: FromUrl, session: Session, progress: Progress, begun: int) -> tuple[bool, int]:
-    """Download as much as arrives in one response. Returns whether the file is whole and has its
-    name, and the number of bytes that are new.
+    """Download the bytes that arrive in one response. Returns whether the file is complete under
+    its final name, and the number of new bytes.
     """
     headers = {"Range": f"bytes={begun}-", "If-Range": _origin(file)} if begun else {}
     with session.get(file.url, headers) as answer:
@@ -109,8 +109,8 @@ def _attempt(file: FromUrl, session: Session, progress: Progress, begun: int) ->
 
 
 def _start(file: FromUrl, answer: Answer, begun: int) -> tuple[int, int | None]:
-    """Where the bytes of a response begin, and the file's size; None if the server does not tell
-    it.
+    """Start offset of a response's bytes, and the file's size (None if the server does not report
+    it).
     """
     if answer.status not in (200, 206):
         raise refusal(address_of(file.url), answer, has_token=False)
@@ -129,7 +129,7 @@ def _start(file: FromUrl, answer: Answer, begun: int) -> tuple[int, int | None]:
 
 
 def _begun(file: FromUrl) -> int:
-    """Bytes that are here and may be continued: those of a file whose version is known."""
+    """Size of a partial file that can be resumed, that is, whose version is known."""
     return _size(file.part) if _origin(file) else 0
 
 
@@ -141,7 +141,7 @@ def _size(path: Path) -> int:
 
 
 def _remember(file: FromUrl, answer: Answer) -> None:
-    """Keep where a file is from, and its version: a strong ETag, or when it was changed."""
+    """Store the file's URL and version: a strong ETag, or the time of its last modification."""
     etag = answer.headers.get("etag", "")
     version = etag if etag.startswith('"') else answer.headers.get("last-modified", "")
     replace_text(

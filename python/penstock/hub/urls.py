@@ -1,4 +1,4 @@
-"""Models at an address of any server: one GGUF file, kept below the cache of `penstock pull`."""
+"""Models given by a URL of any server: one GGUF file, stored below the cache of `penstock pull`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def urls_directory() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class FromUrl:
-    """The place of a file that is downloaded from `url`."""
+    """Location on disk of a file downloaded from `url`."""
 
     url: str
     name: str
@@ -34,7 +34,7 @@ class FromUrl:
 
     @property
     def path(self) -> Path:
-        """The file, which is there only if it is whole."""
+        """Path of the file, which exists only if it is complete."""
         return self.directory / self.name
 
     @property
@@ -43,7 +43,9 @@ class FromUrl:
 
 
 def of_url(text: str) -> FromUrl:
-    """The place of a file at an address. PenstockError if it is no GGUF file by its name."""
+    """Location of the file at a URL. Raises PenstockError if its name is not that of a GGUF
+    file.
+    """
     try:
         parts = urlsplit(text)
         name, host = PurePosixPath(unquote(parts.path)).name, parts.hostname

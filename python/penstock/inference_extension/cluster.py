@@ -42,8 +42,8 @@ def _document(content: dict[str, object]) -> Document:
 
 
 def _for_pools(resources: Sequence[Resource], names: Mapping[str, str]) -> list[Resource]:
-    """The resources without InferencePools, which the gateway watches itself, and without
-    references to pools other than `names`.
+    """The resources except InferencePools, which the gateway watches itself. References to pools
+    other than `names` are removed.
     """
     found: list[Resource] = []
     for one in resources:
@@ -63,7 +63,7 @@ def _for_pools(resources: Sequence[Resource], names: Mapping[str, str]) -> list[
 
 def _labels(resources: Sequence[Resource], names: Mapping[str, str]) -> dict[str, Labels]:
     """Labels of the InferencePools in `names`, by pool. If a pool exists in two API versions, the
-    stable one counts.
+    stable version takes precedence.
     """
     pools = [one for one in resources if one.kind == "InferencePool" and one.name in names]
     return {one.name: one.labels for one in sorted(pools, key=lambda one: one.version == STABLE)}
@@ -76,7 +76,7 @@ def _with_targets(rule: Rule, names: Mapping[str, str]) -> Rule:
 
 
 def _without_line(one: Finding) -> Finding:
-    """The finding as a warning and without a line: the wrong resource was skipped, and it has no
-    file.
+    """The finding as a warning without a line, because a resource of a cluster has no file, and an
+    invalid one was skipped.
     """
     return replace(one, line=0, wrong=False)

@@ -18,10 +18,10 @@ class Finding:
 
     file: str
     line: int
-    """From 1; 0 if there are no lines."""
+    """Line number from 1; 0 for resources without a file."""
     text: str
     wrong: bool = True
-    """False for a warning: the resource works, but perhaps not as intended."""
+    """False for a warning: the resource is usable, but perhaps not as intended."""
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.line else self.file
@@ -52,7 +52,9 @@ class Resource:
 
     @property
     def pools(self) -> list[str]:
-        """Names of the pools that it references by name, without those that a selector matches."""
+        """Names of the pools that the resource references by name. Excludes pools that a selector
+        matches.
+        """
         refs = [self.spec.get("poolRef"), *self.spec.get("poolRefs", [])]
         return [ref["name"] for ref in refs if ref]
 
@@ -118,7 +120,7 @@ def _time(value: object) -> str:
 
 
 def _values(one: Resource) -> list[tuple[Steps, str, bool]]:
-    """Findings about values whose type is valid: path, text, and whether it is an error or a
+    """Findings about values that have a valid type: path, text, and whether it is an error or a
     warning.
     """
     found: list[tuple[Steps, str, bool]] = []

@@ -62,7 +62,7 @@ def rules_of(
 
 def _one_of_each(resources: Sequence[Resource], found: Rules) -> list[Resource]:
     """The resources without duplicates of kind and name, because a gateway has no namespaces. The
-    oldest remains; the others become findings.
+    oldest resource remains; the others become findings.
     """
     first: dict[tuple[str, str], Resource] = {}
     for one in resources:

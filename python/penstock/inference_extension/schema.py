@@ -15,7 +15,7 @@ LLM_D = "llm-d.ai/v1alpha2"
 
 MOST_WEIGHT = 1_000_000
 CRITICALITIES = {"Critical": 1, "Standard": 0, "Sheddable": -1}
-"""Priority that each criticality of an InferenceModel becomes."""
+"""Priority for each criticality of an InferenceModel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Of:
 
     type: type
     members: Mapping[str, Of] | None = None
-    """None allows any members."""
+    """Types of the mapping's members; None allows any members."""
     items: Of | None = None
     required: frozenset[str] = frozenset()
 

@@ -1,9 +1,9 @@
 """KV blocks of all KV groups: block tables of sequences, prefix hits, and the audit.
 
 In every group, entry i of a block table is the block of positions i * block_size and following. A
-group with a window holds only blocks that a later token can see. Blocks behind the window are
-released, and a prefix hit does not need them. With chunked attention the window does not slide: it
-restarts at multiples of its size.
+group with a window holds only blocks that a later token can see. Blocks that have left the window
+are released, and a prefix hit does not need them. With chunked attention the window does not slide:
+it restarts at multiples of its size.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ class BlockTable:
 
     groups: tuple[array[int], ...]
     behind: list[int]
-    """For each group, number of leading entries without a block: they are behind the window, so no
-    later token sees them.
+    """For each group, number of leading entries without a block. These positions have left the
+    sliding window, so no later token attends to them.
     """
     capacity: int = 0
     """Number of tokens for which every group has blocks."""
     sent: int = 0
-    """Number of leading entries that a plan has carried to the executor already."""
+    """Number of leading entries that were already sent to the executor in a plan."""
 
 
 @dataclass(slots=True)
 class _Share:
-    """Blocks that a sequence to be admitted takes from one group: `found` in the cache, `missing`
-    new ones.
+    """Blocks of one group for a sequence that is about to be admitted: `found` in the cache, and
+    `missing`, which must be allocated.
     """
 
     pool: BlockPool
@@ -77,7 +77,7 @@ class KvCache:
         self._step_tokens = step_tokens
         self._searched = searched
         self.events = events
-        # KV events are about one group. A hit needs blocks in every group, and the group without a
+        # KV events cover one group only. A hit needs blocks in every group, and the group without a
         # window keeps most of them.
         self._reported = self.pools[windows.index(None) if None in windows else 0]
         self._reported.events = events
@@ -159,7 +159,9 @@ class KvCache:
         table.behind[group] = share.behind
 
     def give_back(self, table: BlockTable, position: int) -> None:
-        """Release the blocks behind the window: those that no token from `position` on can see."""
+        """Release the blocks that have left the window: no token from `position` on attends to
+        them.
+        """
         for group in range(len(self.pools)):
             first, end = table.behind[group], self._behind(group, position)
             if end > first:
@@ -178,7 +180,7 @@ class KvCache:
         table.capacity = table.sent = 0
 
     def _behind(self, group: int, position: int) -> int:
-        """Number of leading blocks that a token at `position` does not see."""
+        """Number of leading blocks that a token at `position` does not attend to."""
         window = self._windows[group]
         if window is None:
             return 0
@@ -190,7 +192,7 @@ class KvCache:
 
     def find_prefix(self, digests: Sequence[bytes], limit: int) -> int:
         """Length in blocks of the longest prefix whose blocks are in the pools, at most `limit`. In
-        each group it covers all blocks that the next token sees. Takes no references.
+        each group the prefix covers all blocks that the next token attends to. Takes no references.
         """
         hits = limit if self._searched else 0
         for pool, window in zip(self.pools, self._windows, strict=True):
@@ -214,8 +216,8 @@ class KvCache:
         return hits
 
     def publish(self, table: BlockTable, entry: int, digest: bytes) -> None:
-        """Publish the digest of the blocks at one entry of a table, in all groups. Their contents
-        must be computed.
+        """Publish the digest of the blocks at one entry of a table, in all groups. The blocks'
+        contents must be computed.
         """
         for pool, blocks in zip(self.pools, table.groups, strict=True):
             if blocks[entry] != NO_BLOCK:
@@ -224,8 +226,8 @@ class KvCache:
     def report_stored(
         self, tokens: array[int], digests: Sequence[bytes], first: int, end: int
     ) -> None:
-        """Emit KV events for blocks first .. end - 1 of a sequence, as far as they are in
-        the pool.
+        """Emit KV events for those of the sequence's blocks first .. end - 1 that are in the
+        pool.
         """
         if self.events is None:
             return
@@ -242,8 +244,8 @@ class KvCache:
             self.events.flush()
 
     def forget(self, digest: bytes) -> bool:
-        """Remove a digest from the pools of all groups, so that the block is not found any more;
-        returns whether a pool had it.
+        """Remove a digest from the pools of all groups, so that lookups no longer find the block.
+        Returns whether a pool had it.
         """
         return sum(pool.forget(digest) for pool in self.pools) > 0
 
@@ -273,7 +275,7 @@ class KvCache:
         self, tables: Iterable[BlockTable], held: Iterable[tuple[int, Sequence[int]]] = ()
     ) -> None:
         """Audit all pools against the sequences' tables and the blocks that transfers hold, given
-        as (group, blocks). Raises PoolCorruptError if they do not match.
+        as (group, blocks). Raises PoolCorruptError on a mismatch.
         """
         owned: list[list[Sequence[int]]] = [[] for _ in self.pools]
         for table in tables:

@@ -11,8 +11,8 @@ class KvEvents(Protocol):
     """Sink of KV events: `penstock._native.KvEventPublisher`."""
 
     def stored(self, digest: bytes, parent: bytes | None, tokens: array[int], /) -> None:
-        """The pool has block `digest` with these `tokens`. It follows block `parent` (None: it is
-        the first).
+        """The pool has block `digest` with these `tokens`. `parent` is the preceding block; None
+        for the first block.
         """
 
     def removed(self, digest: bytes, /) -> None:
@@ -24,7 +24,7 @@ class KvEvents(Protocol):
         """
 
     def tier_removed(self, tier: int, key: bytes, /) -> None:
-        """The tier no longer holds chunk `key`. Ignored if it was not reported to hold it."""
+        """The tier no longer holds chunk `key`. Ignored if the chunk was not reported as stored."""
 
     def flush(self) -> None:
         """Publish the events since the last call. Never blocks."""

@@ -11,12 +11,12 @@ from penstock.core import InvalidValueError
 from penstock.core.transfer import GROUP_BYTES
 
 UNIT = 16
-"""Tokens per unit: the hash rule (`crates/kv/prefix`) makes a digest for each."""
+"""Tokens per unit. The hash rule (`crates/kv/prefix`) computes one digest for each unit."""
 
 
 class HashChain(Protocol):
-    """Function that returns a digest for each full unit of `tokens`, which follow the unit
-    `parent`: `penstock._native.hash_chain`.
+    """Function that returns a digest for each full unit of `tokens`, which follow the unit with
+    digest `parent`: `penstock._native.hash_chain`.
     """
 
     def __call__(
@@ -49,7 +49,7 @@ class BlockHasher:
         self, tokens: array[int], known: list[bytes], salt: bytes, adapter: int = 0
     ) -> list[bytes]:
         """Digests of the full blocks of `tokens` that follow the blocks with the `known` digests.
-        `adapter` 0: none.
+        `adapter` is the LoRA adapter's number; 0 means none.
         """
         size = self.block_size
         start, end = len(known) * size, len(tokens) // size * size

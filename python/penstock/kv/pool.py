@@ -15,8 +15,8 @@ class OutOfBlocksError(PenstockError):
 
 
 class PoolCorruptError(PenstockError):
-    """The audit found a block that leaked, has two owners or a wrong digest: this is a bug here or
-    in a caller.
+    """The audit found a block that leaked, has two owners or a wrong digest. This is a bug in the
+    pool or in its caller.
     """
 
 
@@ -35,7 +35,7 @@ class BlockPool:
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
         self.events: KvEvents | None = None
-        """Receives an event for each digest that the pool removes; None: no events."""
+        """Sink of an event for each digest that the pool removes; None for no events."""
         self.available = num_blocks
         self._references = array("i", bytes(4 * num_blocks))
         self._digests: list[bytes | None] = [None] * num_blocks
@@ -45,8 +45,8 @@ class BlockPool:
         self._untouched = 0
 
     def take(self) -> int:
-        """Allocate one block with one reference. Evicts the block that was released longest ago if
-        all free blocks are named. Raises OutOfBlocksError if none is free.
+        """Allocate one block with one reference. If every free block is named by a digest, the
+        least recently released one is evicted. Raises OutOfBlocksError if no block is free.
         """
         if self._blank:
             block = self._blank.pop()
@@ -84,8 +84,8 @@ class BlockPool:
                 self._cached[block] = None
 
     def publish(self, block: int, digest: bytes) -> None:
-        """Name an owned block, whose contents are computed, by its digest. If another block has the
-        digest already, that one keeps it.
+        """Name an owned block, whose contents are computed, by its digest. If another block already
+        has the digest, the name stays there.
         """
         if self._digests[block] is None and self._by_digest.setdefault(digest, block) == block:
             self._digests[block] = digest
@@ -100,9 +100,7 @@ class BlockPool:
         return len(self._by_digest)
 
     def forget(self, digest: bytes) -> bool:
-        """Remove a digest; returns whether it existed. If the block is owned, it stays with its
-        owners.
-        """
+        """Remove a digest; returns whether it existed. An owned block stays with its owners."""
         block = self._by_digest.pop(digest, -1)
         if block < 0:
             return False

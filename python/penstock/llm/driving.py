@@ -16,9 +16,9 @@ def drive(
     submit: Callable[[], None],
     take: Callable[[StepOutput], None],
 ) -> None:
-    """Call `submit`, which adds requests to the scheduler, then compute steps until all requests
-    have ended. `take` gets each row of outputs. An error in either function, or in a step, ends all
-    requests.
+    """Call `submit`, which adds requests to the scheduler. Then compute steps until all requests
+    have ended. `take` is called with each row of outputs. An error in either function, or in a
+    step, ends all requests.
     """
     scheduler = started.scheduler
     try:

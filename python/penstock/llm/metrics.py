@@ -1,4 +1,4 @@
-"""Metrics of an engine in this process (state and counters), with vLLM's names and classes."""
+"""Metrics of an engine in this process (gauges and counters), with vLLM's names and classes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Metric = Gauge | Counter
 
 @dataclass(slots=True)
 class Counted:
-    """Numbers of all requests that have ended, and of their tokens."""
+    """Number of ended requests, and of their tokens."""
 
     requests: int = 0
     prompt_tokens: int = 0

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 @dataclass(slots=True)
 class PoolingParams:
     """Post-processing of vectors: the first `dimensions` numbers, scaled to unit length if
-    `normalize` (None: if the checkpoint is made for that). With `use_activation`, logits of labels
-    become probabilities. Longer prompts keep their first `truncate_prompt_tokens` tokens; -1 keeps
-    as many as fit.
+    `normalize` (None: according to the checkpoint). With `use_activation`, logits of labels become
+    probabilities. Longer prompts keep their first `truncate_prompt_tokens` tokens; -1 keeps as many
+    as fit.
     """
 
     dimensions: int | None = None

@@ -15,8 +15,8 @@ ANY_OBJECT = '{"type":"object"}'
 
 @dataclass(slots=True)
 class StructuredOutputsParams:
-    """A grammar for outputs. Exactly one of the first six fields must be set; every output matches
-    it from its first character to its last.
+    """A grammar for outputs. Exactly one of the first six fields must be set; the whole output must
+    match it.
 
     `json` is a schema and `structural_tag` a tag, each as a mapping or as JSON text. `regex` and
     `grammar` have the syntax of docs/api.md. `json_object` allows any object.
@@ -29,7 +29,7 @@ class StructuredOutputsParams:
     json_object: bool | None = None
     structural_tag: str | Mapping[str, Any] | None = None
     disable_fallback: bool = False
-    """No effect: there is one implementation, which never relaxes a constraint."""
+    """Ignored: there is only one implementation, which never relaxes a constraint."""
     disable_any_whitespace: bool = False
     disable_additional_properties: bool = False
     whitespace_pattern: str | None = None

@@ -47,8 +47,8 @@ class Tokenizer:
         tokenize: bool = True,
         **kwargs: Any,
     ) -> str | list[int]:
-        """The token ids of a conversation in the model's chat template (or `chat_template`); its
-        text if `tokenize` is False.
+        """The token ids of a conversation rendered with the model's chat template (or
+        `chat_template`). If `tokenize` is False, the rendered text.
         """
         native = self._native
         if chat_template is not None:

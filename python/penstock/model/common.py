@@ -1,4 +1,4 @@
-"""What families of models share: reading shapes, rope and sliding windows from config.json and from
+"""Code shared by model families: reads shapes, rope and sliding windows from config.json and from
 GGUF keys.
 """
 
@@ -27,7 +27,7 @@ Windows = tuple[int | None, ...] | None
 MOST_LAYERS = 1024
 MOST_HEADS = 1024
 WIDEST = 1 << 18
-"""Maximum hidden and intermediate size that is accepted, twice the largest published one."""
+"""Maximum accepted hidden and intermediate size, twice the largest published one."""
 LARGEST_VOCAB = 1 << 22
 LONGEST_CONTEXT = 1 << 26
 ACTIVATIONS = ("silu", "swish")

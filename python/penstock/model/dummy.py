@@ -1,8 +1,9 @@
-"""Random weights in place of a checkpoint's (`--load-format dummy`).
+"""Random weights that replace a checkpoint's weights (`--load-format dummy`).
 
-They are drawn as transformers initialises a model: matrices from a normal distribution with the
-config's `initializer_range`, norms at one, biases at zero. Layers read different rows of shared
-matrices, so that the file has the size of the embedding and about one layer.
+They have the distributions with which transformers initialises a model: matrices from a normal
+distribution with the config's `initializer_range`, norms at one, biases at zero. Layers read
+different rows of shared matrices, so that the file has only the size of the embedding and about one
+layer.
 """
 
 from __future__ import annotations
@@ -35,14 +36,18 @@ from penstock.model.spec import (
 
 EXPERT = "{e}"
 SPARE_ROWS = 64
-"""Rows of a shared matrix beyond those of its largest part, so that no two parts need be equal."""
+"""Additional rows of a shared matrix, beyond those of its largest part, so that no two parts are
+equal.
+"""
 FP8_BLOCK = 128
 MXFP4_GROUP = 32
 CHUNK = 1 << 20
 USUAL_RANGE = 0.02
 """Standard deviation for configs without `initializer_range`, the default of most families."""
 CUT_BY_HEADS = ("kv_b",)
-"""Matrices of which the native decoder reads the rows of one head at a time: not shared."""
+"""Matrices of which the native decoder reads the rows of one head at a time. They are not
+shared.
+"""
 OUTSIDE = ("positions", "score")
 """Matrices that `sizing` counts among the vectors."""
 
@@ -66,8 +71,8 @@ class Tensor:
 
 @contextmanager
 def dummy_weights(info: ModelInfo, seed: int) -> Iterator[ModelInfo]:
-    """Inside the block, `info` with random weights in a temporary file. The file has no name, so
-    that it goes with the process. Equal seeds give equal weights on all ranks.
+    """Inside the block, `info` with random weights in a temporary file. The file is unlinked, so
+    the kernel deletes it when the process ends. Equal seeds give equal weights on all ranks.
 
     Raises ModelError for a role without a known shape, and if the file cannot be written.
     """
@@ -173,7 +178,7 @@ class _Layout:
         return Recipe(name, rows=(first, first + matrix.outputs))
 
     def _coded(self, role: str, matrix: Matrix, separate: bool) -> Recipe:
-        """A matrix of 8-bit floats in blocks or, where experts are stacked, of MXFP4 codes."""
+        """A matrix of 8-bit floats in blocks or, for stacked experts, of MXFP4 codes."""
         n, k = matrix.outputs, matrix.inputs
         name = f"{role}.{n}.{k}"
         if matrix.part == "experts" and not separate:
@@ -230,7 +235,7 @@ class _Layout:
 
 
 def _role(matrix: Matrix, spec: DecoderSpec) -> str | None:
-    """Role of a matrix in the recipes; None for what is not read as a matrix."""
+    """Role of a matrix in the recipes; None for tensors that are not read as a matrix."""
     if matrix.part == "vectors":
         return matrix.role if matrix.role in OUTSIDE else None
     if matrix.part == "shared":
@@ -247,8 +252,9 @@ def _kv_b(mixer: LatentAttention) -> Matrix:
 
 
 def _shared_name(matrix: Matrix) -> str:
-    """Name of the tensor that plain matrices of this width share. Embedding and head have one of
-    their own: a token's embedding as a row of a layer would give it an outsized activation.
+    """Name of the tensor that plain matrices of this width share. Embedding and output head have
+    separate tensors. If a token's embedding were also a row of a layer, its activation would be an
+    outlier.
     """
     if matrix.part == "experts":
         return f"experts.{matrix.copies}.{matrix.inputs}"
@@ -272,7 +278,7 @@ def _norm_of(role: str, layer: Layer) -> Norm | None:
 
 
 def write(file: IO[bytes], tensors: Mapping[str, Tensor], spread: float, seed: int) -> None:
-    """Write tensors as safetensors. Zeros are left out of the file, as holes."""
+    """Write tensors as safetensors. Zeros are not written but left as holes of a sparse file."""
     header: dict[str, object] = {}
     at = 0
     for name, tensor in tensors.items():

@@ -1,4 +1,4 @@
-"""Reads the mixtures of experts that several families share from their metadata."""
+"""Reads the mixtures of experts that several families share, from their metadata."""
 
 from dataclasses import replace
 

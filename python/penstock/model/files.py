@@ -6,13 +6,15 @@ from pathlib import Path
 from penstock.model.errors import ModelError
 
 LARGEST_JSON = 256 << 20
-"""Maximum size in bytes of a JSON file that is read. The largest real ones are tokenizer.json, with
-about 20 MB.
+"""Maximum size in bytes of a JSON file. The largest real ones are tokenizer.json files of about 20
+MB.
 """
 
 
 def read_object(file: Path) -> dict[str, object]:
-    """The JSON object in `file`. Raises ModelError if it cannot be read or is none."""
+    """The JSON object in `file`. Raises ModelError if the file cannot be read or contains no JSON
+    object.
+    """
     try:
         size = file.stat().st_size
         if size > LARGEST_JSON:

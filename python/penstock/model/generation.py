@@ -28,7 +28,7 @@ LEAST = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class GenerationDefaults:
-    """Sampling defaults that a checkpoint sets; a field is None if it does not set it."""
+    """Sampling defaults in a checkpoint; a field is None if the checkpoint does not set it."""
 
     temperature: float | None = None
     top_k: int | None = None
@@ -49,7 +49,8 @@ class TokenFacts:
     stop: tuple[int, ...]
     """All tokens that end an answer, ascending, including `eos`."""
     add_bos: bool | None
-    """Whether plain text starts with `bos`. None: decided by the post-processor in tokenizer.json.
+    """Whether plain text starts with `bos`. None: decided by the post-processor in
+    tokenizer.json.
     """
 
 
@@ -64,8 +65,9 @@ def hf_defaults(directory: Path) -> GenerationDefaults:
 def sampling_defaults(
     own: GenerationDefaults, source: str = "auto", override: str | None = None
 ) -> GenerationDefaults:
-    """Effective defaults: the checkpoint's `own` ("auto"), none ("vllm"), or the ones in another
-    generation_config.json or its directory. Members of the JSON object `override` take precedence.
+    """Effective sampling defaults, by source: the checkpoint's `own` ("auto"), none ("vllm"), or
+    those of another generation_config.json or its directory. Members of the JSON object `override`
+    take precedence.
 
     Raises ModelError, which names the file (or --override-generation-config) and the value at
     fault.

@@ -41,8 +41,8 @@ class GgufHeader:
 
 
 def native_reader(path: str) -> Mapping[str, object]:
-    """The native extension's reader. It is imported on first use, so that the rest of this package
-    does not need the extension.
+    """The native extension's reader. Imported on first use, so that the rest of this package works
+    without the extension.
     """
     from penstock import _native
 

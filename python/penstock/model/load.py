@@ -27,8 +27,8 @@ PICKLES = ("pytorch_model*.bin", "*.pth", "*.pt")
 PART = re.compile(r"-\d{5}-of-\d{5}$")
 """End of the file name, without suffix, of one part of a split GGUF file."""
 MODELOPT = "hf_quant_config.json"
-"""File that NVIDIA's ModelOpt writes beside a config.json that does not describe the weights'
-format. Such checkpoints are refused.
+"""File that NVIDIA's ModelOpt writes next to a config.json that lacks the format of the weights.
+Such checkpoints are rejected.
 """
 WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json")
 
@@ -132,7 +132,7 @@ def _load_directory(path: Path, served: int | None, *, dummy: bool) -> ModelInfo
 
 
 def _check_weights(path: Path) -> None:
-    """Raise ModelError for a directory without weight files, and for files that are no weights."""
+    """Raise ModelError for a directory without weight files, and for files that are not weights."""
     if not any((path / file).is_file() for file in WEIGHT_FILES):
         pickles = sorted(file.name for pattern in PICKLES for file in path.glob(pattern))
         held = (
@@ -152,7 +152,7 @@ def _check_weights(path: Path) -> None:
 def map_hf(config: Fields, modelopt: dict[str, object] | None = None) -> tuple[str, Stored]:
     """Architecture, spec and recipes of a config.json and the files beside it. If there are no
     weights, tensor names of published files are assumed. `modelopt` is the content of the file
-    MODELOPT, where that was read already.
+    MODELOPT, if that was already read.
     """
     quantised = config.file.with_name(MODELOPT)
     if modelopt is None:

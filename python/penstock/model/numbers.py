@@ -1,4 +1,4 @@
-"""Bytes of floating-point numbers in the formats of checkpoints, for weights that are made."""
+"""Bytes of floating-point numbers in the formats of checkpoints, for generated weights."""
 
 import math
 import struct
@@ -8,7 +8,7 @@ from statistics import NormalDist
 BF16 = "BF16"
 F8_E4M3 = "F8_E4M3"
 SPREAD_F8 = 64.0
-"""Standard deviation of made 8-bit codes before their scale. The largest code is 448."""
+"""Standard deviation of generated 8-bit codes before scaling. The largest code is 448."""
 _NAN_F8 = (0x7F, 0xFF)
 _MXFP4_SQUARES = (0, 0.25, 1, 2.25, 4, 9, 16, 36)
 """Squares of the magnitudes of E2M1 (OCP Microscaling Formats 1.0, table 5)."""
@@ -28,7 +28,7 @@ FLOATS: Mapping[str, Callable[[float], bytes]] = {
 def codebook(dtype: str, spread: float) -> list[bytes]:
     """For each byte of a number, a table from a random byte to its value: the numbers are 256
     quantiles of the normal distribution with standard deviation `spread`. 8-bit floats have the
-    deviation SPREAD_F8. Bytes of MXFP4 codes are all valid, and kept.
+    deviation SPREAD_F8. All bytes are valid MXFP4 codes, so these stay unchanged.
     """
     if dtype == "U8":
         return [bytes(range(256))]

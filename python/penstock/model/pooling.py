@@ -1,4 +1,4 @@
-"""How the hidden states are pooled to a vector, according to the files of a checkpoint."""
+"""Determines from the files of a checkpoint how hidden states are pooled to a vector."""
 
 import json
 from pathlib import Path

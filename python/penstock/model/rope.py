@@ -1,6 +1,4 @@
-"""Reads the parameters of rotary position embedding (rope), which metadata spells in
-various ways.
-"""
+"""Reads the parameters of rotary position embedding (rope), whose keys vary between checkpoints."""
 
 import math
 
@@ -70,7 +68,7 @@ def _hf_scaling(
         return LinearScaling(_factor(parameters, "factor"))
     if kind == "llama3":
         return _llama3(parameters)
-    # Old files of Phi-3 name their scaling "yarn" or "su".
+    # Older files of Phi-3 call their scaling "yarn" or "su".
     if rotated is not None and (kind in LONGROPE or parameters.get("short_factor") is not None):
         return _longrope(config, parameters, rotated // 2)
     if kind == "yarn":

@@ -2,7 +2,7 @@
 
 Cuts may be uneven. Query heads are cut to minimise the load of the slowest rank. A KV head whose
 query heads are on two ranks is replicated (9 heads over 2 ranks are 5 + 4, with the middle KV head
-on both). MLP columns are cut in units of 32, because 32 of them share a quantisation scale. Layers
+on both). MLP columns are cut in units of 32, because 32 columns share a quantisation scale. Layers
 are cut by their cost; the last stage also has the output head.
 """
 
@@ -41,7 +41,9 @@ class Grid:
     vocab: tuple[int, ...]
     layers: tuple[int, ...]
     experts: tuple[int, ...] | None = None
-    """None: experts are not divided; every rank has some columns of all of them."""
+    """Cut points of experts. None if experts are not divided: every rank then has some columns of
+    each expert.
+    """
 
     @property
     def tp(self) -> int:
@@ -161,7 +163,7 @@ def _cut_heads(spec: DecoderSpec, tp: int) -> tuple[int, ...]:
 def _cut_groups(heads: int, group: int, tp: int) -> tuple[int, ...]:
     each = heads // tp
     if each * tp == heads and (each % group == 0 or group % each == 0):
-        return tuple(range(0, heads + 1, each))  # Any other cut has a rank with more heads.
+        return tuple(range(0, heads + 1, each))  # Any other partition has a rank with more heads.
 
     def cost(start: int, end: int) -> float:
         return 2 * (end - start) + 2 * _kv_heads(start, end, group)
@@ -231,7 +233,7 @@ def _cut(
         for start in range(end - smallest, smallest * (parts - 1) - 1, -1):
             here = cost(start, end)
             if found is not None and here > found[0][0]:
-                break  # Longer last parts cost more than the best cuts so far.
+                break  # A longer last part would cost more than the best partition found.
             (most, total), cuts = best(start, parts - 1)
             other = ((max(most, here), total + here), (*cuts, end))
             found = other if found is None else min(found, other)

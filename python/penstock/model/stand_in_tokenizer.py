@@ -1,8 +1,8 @@
-"""A tokenizer for dummy models that come without one.
+"""A generated tokenizer for dummy models without a tokenizer.
 
-Ids below 256 are the bytes of UTF-8. Every other id is a word of its own (a space and three or four
-letters, " aaa" first), so that each generated token is visible text, and a prompt of such words has
-one token for each. Any other text is read byte by byte.
+Ids below 256 are the bytes of UTF-8. Every other id is a separate word (a space and three or four
+letters, " aaa" first). Each generated token is therefore visible text, and a prompt of such words
+has one token per word. Any other text is encoded byte by byte.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FILES = ("tokenizer.json", "tiktoken.model")
 BYTES = 256
 SHORT = len(ascii_lowercase) ** 3
 LONG = len(ascii_lowercase) ** 4
-"""Numbers of words of three and of four letters."""
+"""Number of words of three and of four letters."""
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant:{% endif %}"
@@ -33,7 +33,9 @@ def has_tokenizer(model: Path) -> bool:
 
 @contextmanager
 def tokenizer_of(model: Path, vocab: int) -> Iterator[Path]:
-    """The directory itself if it has a tokenizer; else, inside the block, one with a stand-in."""
+    """The directory itself if it has a tokenizer. Otherwise, inside the block, a temporary
+    directory with a generated one.
+    """
     if has_tokenizer(model):
         yield model
         return
@@ -43,8 +45,8 @@ def tokenizer_of(model: Path, vocab: int) -> Iterator[Path]:
 
 
 def write_stand_in(directory: Path, vocab: int) -> None:
-    """Write the tokenizer's files for a model with `vocab` rows. PenstockError for fewer rows than
-    there are bytes, and for more than there are words.
+    """Write the tokenizer's files for a vocabulary of `vocab` entries. Raises PenstockError if
+    there are fewer entries than bytes, or more than words.
     """
     most = BYTES + SHORT + LONG
     if not BYTES <= vocab <= most:
@@ -63,8 +65,8 @@ def write_stand_in(directory: Path, vocab: int) -> None:
 
 
 def _byte_symbols() -> list[str]:
-    """The character that stands for each byte in byte-level BPE: itself if it is printable, else
-    one from U+0100 on (GPT-2's table).
+    """The character that represents each byte in byte-level BPE: the byte itself if it is
+    printable, else a character from U+0100 on (GPT-2's table).
     """
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, BYTES)}
     others = [byte for byte in range(BYTES) if byte not in printable]

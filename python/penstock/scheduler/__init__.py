@@ -1,5 +1,5 @@
-"""The scheduler: decides which tokens each engine step computes. It uses no executor, socket or
-text, and its clock is a parameter, so it can run in simulations.
+"""The scheduler: decides which tokens each engine step computes. It has no dependency on executors,
+sockets or text, and its clock is a parameter, so simulations can run it.
 """
 
 from penstock.scheduler.drafting import Drafter

@@ -12,8 +12,8 @@ from penstock.scheduler.planning import Work
 
 class Drafter(Protocol):
     active: bool
-    """Whether it may propose drafts. If so, no step is planned before the previous step's result,
-    because drafts need the tokens that this result brings.
+    """Whether the drafter may propose drafts. If so, no step is planned before the previous step's
+    result, because drafts depend on the tokens sampled in that step.
     """
 
     def propose(self, tokens: array[int], most: int) -> Sequence[int]:
@@ -28,8 +28,8 @@ class NoDrafts:
 
 
 def append_drafts(work: Work, budget: int, drafter: Drafter, kv: KvCache) -> None:
-    """Append draft tokens to the decodes in `work`: at most `budget` tokens in total, and only as
-    many as get KV blocks without preemption.
+    """Append draft tokens to the decodes in `work`: at most `budget` tokens in total, and only
+    tokens that get KV blocks without preemption.
     """
     for at, (seq, length) in enumerate(work):
         if length != 1 or seq.remaining() != 1:

@@ -15,7 +15,7 @@ class GrammarRoom:
         self._grammars.clear()
 
     def takes(self, seq: Sequence) -> bool:
-        """Reserve room for the sequence's grammar; False if the plan cannot take it."""
+        """Reserve space for the sequence's grammar; False if the plan has too little space left."""
         grammar = seq.request.grammar
         if grammar and grammar not in self._grammars:
             if sum(map(len, self._grammars)) + len(grammar) > MAX_PLAN_GRAMMAR_BYTES:

@@ -1,4 +1,4 @@
-"""Block allocation for growing sequences, with preemption of later ones when a pool is full."""
+"""Block allocation for growing sequences. If a pool is full, later sequences are preempted."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Growth:
         sequences that come later in scheduling order, the last one first. Returns False if no
         blocks are available in this step, or if the sequence was ended because it can never fit.
 
-        Without new blocks, the sequence keeps those that it has until an earlier sequence needs
-        them. While blocks of preempted sequences are being offloaded, nothing more is preempted.
+        A sequence that gets no new blocks keeps its present blocks until an earlier sequence needs
+        them. No further sequence is preempted while blocks of preempted ones are being offloaded.
         """
         while not self._kv.grow(seq.table, tokens):
             if self._prefixes.offloading:
@@ -46,9 +46,9 @@ class Growth:
 
     def reserve_chunks(self, budget: int) -> None:
         """Allocate blocks for the running sequences' next prefill chunks, in scheduling order and
-        within `budget` tokens. Needed if a KV group has a window: there, admission allocates blocks
-        for one step only. This happens before any sequence joins the step, because a sequence in
-        the step cannot be preempted.
+        within `budget` tokens. Needed if a KV group has a sliding window, because admission then
+        allocates blocks for one step only. Call it before any sequence joins the step: a sequence
+        in the step cannot be preempted.
         """
         for seq in self._roster.running:
             if seq.in_flight or seq.slot < 0 or seq.remaining() == 1:

@@ -20,8 +20,8 @@ class Intake:
         prompt_len = len(request.prompt) - request.resumed
         stops = frozenset(params.stop_token_ids)
         pooling = limits.pooling if request.pool else Pooling.NONE
-        # Prompt logprobs and mean pooling need the output of every position, and positions from
-        # the prefix cache have none. Such a sequence does not read the cache.
+        # Prompt logprobs and mean pooling need the output at every position. Positions from the
+        # prefix cache have no output, so such a sequence does not use the cache.
         whole = params.prompt_logprobs >= 0 or pooling is Pooling.MEAN
         return Sequence(
             request=request,
@@ -40,7 +40,7 @@ class Intake:
         )
 
     def refusal(self, request: Request) -> str:
-        """Reason why the engine can never compute the request; empty if it can."""
+        """Reason why the engine can never compute the request; empty if the engine can."""
         prompt, limits = request.prompt, self._limits
         longest = len(prompt) if request.pool else len(prompt) + 1
         if longest > limits.max_model_len:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from penstock.core import InvalidValueError, Pooling
 
 AHEAD_SECONDS = 0.01
-"""Default of `Limits.ahead_seconds`: on CPUs, the pause of the device between two steps is less
-than 1% of a step this long.
+"""Default of `Limits.ahead_seconds`. On CPUs, the device's idle time between two steps is less than
+1% of a step of this length.
 """
 
 
@@ -19,7 +19,7 @@ class Limits:
 
     With one pipeline stage, a decode step may be planned ahead of the previous step's result. With
     `stages` > 1, up to `stages` plans are in flight, decoding sequences are spread over them, and
-    each sequence is in one plan at a time.
+    each sequence is in at most one of them.
     """
 
     max_num_seqs: int
@@ -30,13 +30,17 @@ class Limits:
     eos_token_ids: frozenset[int]
     stages: int = 1
     by_priority: bool = False
-    """Whether to schedule by ascending priority value, then by arrival; otherwise by
-    arrival only.
+    """Whether to schedule by priority (lowest value first), then by arrival. Otherwise by arrival
+    only.
     """
     pooling: Pooling = Pooling.LAST
-    """Which hidden states make the vector of a pooled request, for example the last token's."""
+    """Which hidden states form the vector of a pooled (embedding) request, for example the last
+    token's.
+    """
     max_wait: float = math.inf
-    """Seconds after which a request with `expires` that was not admitted is rejected."""
+    """Maximum queue time in seconds: a request with `expires` that is not admitted by then is
+    rejected.
+    """
     arrivals: bool = True
     """Whether requests can arrive during the run. False for an offline batch, where every decode
     step is planned ahead.

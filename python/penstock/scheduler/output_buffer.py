@@ -1,5 +1,5 @@
-"""Collects the output rows of a step for the server: a row has one request's new tokens, its
-vector, or its end.
+"""Collects the output rows of a step for the server. A row has one request's new tokens, its
+vector, or only its end.
 """
 
 from __future__ import annotations
@@ -75,6 +75,8 @@ class OutputBuffer:
             seq.prompt_logprobs = -1
 
     def _queue_us(self, seq: Sequence) -> int:
-        """Microseconds from the request's arrival to its first admission, or to now before that."""
+        """Queue time in microseconds: from the request's arrival to its first admission, or to now
+        if it was not admitted yet.
+        """
         left = seq.first_schedule if seq.first_schedule >= 0 else self._clock()
         return min(max(int((left - seq.request.arrived) * 1e6), 0), U32_MAX)

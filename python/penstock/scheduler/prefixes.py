@@ -1,4 +1,4 @@
-"""Reuse of KV blocks between prompts with equal beginnings: hits in the prefix cache, claims on
+"""Reuse of KV blocks between prompts with a common prefix: hits in the prefix cache, claims on
 blocks that are being computed, loads from tiers (RAM, disk, Redis, object store).
 """
 
@@ -16,8 +16,9 @@ from penstock.scheduler.sequence import Sequence
 class Prefixes:
     """The scheduler's interface to the prefix cache and the tiers.
 
-    A running sequence claims the blocks that it will compute; another sequence that needs one of
-    them waits. A block's digest is published only when the step that filled it has been applied.
+    A running sequence claims the blocks that it will compute. Another sequence that needs such a
+    block waits for it. A block's digest is published only when the step that filled it has been
+    applied.
     """
 
     def __init__(self, kv: KvCache, tiers: Tiers, clock: Callable[[], float]) -> None:
@@ -29,9 +30,9 @@ class Prefixes:
         self._claimed: dict[bytes, Sequence] = {}
 
     def find(self, seq: Sequence) -> int | None:
-        """Number of leading blocks that the prefix cache has for a waiting sequence. None while the
-        sequence has to wait: a running sequence computes the next block that both can share, or a
-        tier lookup is pending.
+        """Number of leading blocks of a waiting sequence that are in the prefix cache. None while
+        the sequence has to wait, because a running sequence computes the next block that both can
+        share, or because a tier lookup is pending.
 
         The last known token is always computed, because its logits are needed.
         """
@@ -110,8 +111,8 @@ class Prefixes:
         seq.load = PrefixLoad(barred=seq.load.lost)
 
     def _held(self, seq: Sequence, first: int, end: int) -> list[array[int]]:
-        """The sequence's block numbers in each KV group, from table entry `first` to `end`. They
-        start later if a group has already released its first entries behind its window.
+        """The sequence's block numbers in each KV group, from table entry `first` to `end`. If a
+        group has released leading blocks behind its sliding window, its list starts later.
         """
         first = min(max(first, *seq.table.behind), end)
         return [blocks[first:end] for blocks in seq.table.groups]
@@ -120,21 +121,25 @@ class Prefixes:
 
     @property
     def offloading(self) -> bool:
-        """Whether blocks of preempted sequences are being copied to a tier and become free then."""
+        """Whether blocks of preempted sequences are being copied to a tier, after which they become
+        free.
+        """
         return self.tiers.offloading
 
     def computable(self, seq: Sequence) -> int:
-        """Number of tokens that the sequence may compute now: its remaining tokens, but only those
-        before the load segment that it waits for.
+        """Number of tokens that the sequence may compute now: those that remain before the load
+        segment that it waits for.
         """
         return seq.load.limit(seq.scheduled + seq.remaining()) - seq.scheduled
 
     def scheduling(self, seq: Sequence, end: int) -> None:
-        """Tell the tiers that tokens up to `end` are computed and need not be loaded."""
+        """Inform the tiers that tokens up to `end` are being computed and need not be loaded."""
         self.tiers.limit(seq.load, end)
 
     def advance(self, seq: Sequence) -> None:
-        """Advance the sequence past tokens whose KV was loaded. No plan in flight may hold it."""
+        """Advance the sequence past tokens whose KV was loaded. The sequence must not be in
+        flight.
+        """
         before = seq.computed
         computed = seq.load.advance(before, len(seq.tokens))
         if computed == before:
@@ -148,7 +153,7 @@ class Prefixes:
             self.publish(seq)
 
     def claimants(self) -> list[Sequence]:
-        """Sequences that hold claims, for the audit in `SequenceTable.check`."""
+        """Sequences that hold claims, for the consistency check in `SequenceTable.check`."""
         return list(self._claimed.values())
 
     def _add_digests(self, seq: Sequence) -> None:

@@ -76,11 +76,12 @@ class Progress:
 
     def _drawn(self, seq: Sequence, sampled: array[int]) -> int:
         """Append the sampled tokens. Returns how many of the row's planned tokens do not count as
-        computed: rejected drafts, or the whole row if its grammar mask was late.
+        computed: rejected drafts, or the whole row if the grammar mask was not ready in time.
         """
         seq.sampling -= 1
         if sampled[0] == LATE_MASK:
-            # The mask may take long. Without the claims, other sequences need not wait for it.
+            # The grammar mask may take long. Without this sequence's claims, other sequences need
+            # not wait for it.
             self._prefixes.unclaim(seq)
             return seq.not_drawn(self._clock())
         seq.retries = 0
@@ -88,8 +89,8 @@ class Progress:
         return self._reject(seq, len(sampled)) if seq.drafts else 0
 
     def _reject(self, seq: Sequence, count: int) -> int:
-        """Unschedule the rejected drafts and return their number. Of `count` sampled tokens, all
-        but the last are accepted drafts.
+        """Unschedule the rejected drafts and return their number. All but the last of `count`
+        sampled tokens are accepted drafts.
         """
         rejected = len(seq.drafts) + 1 - count
         seq.scheduled -= rejected
@@ -97,7 +98,9 @@ class Progress:
         return rejected
 
     def _pooled(self, seq: Sequence, vector: bytes) -> None:
-        """Emit the vector of a pooled sequence and end it. Empty means non-finite numbers."""
+        """Emit the vector of a pooled sequence and end the sequence. An empty vector means that
+        numbers were not finite.
+        """
         if vector:
             self._outbox.vector(seq, vector)
             self._roster.remove(seq)
@@ -105,7 +108,7 @@ class Progress:
             self._roster.finish(seq, *FAULTS[NOT_FINITE])
 
     def _answer(self, seq: Sequence, sampled: array[int], index: int, result: StepResult) -> None:
-        """Emit the tokens up to the one that ends the sequence, or the vector of a pooled one."""
+        """Emit the tokens up to the one that ends the sequence, or a pooled sequence's vector."""
         if not sampled:
             self._pooled(seq, result.vectors[index])
             return

@@ -6,7 +6,8 @@ recomputation and shared prefixes.
     apply(plan, result), fail(plan, message)
     take_outputs()     -> output rows for the clients since the last call
 
-Every added request gets exactly one output row whose finish reason is not NONE. It is the last one.
+The last output row of every added request has a finish reason other than NONE; earlier rows have
+NONE.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from penstock.scheduler.selection import Selection
 from penstock.scheduler.sequence_table import SequenceTable
 
 AHEAD = 2
-"""Maximum number of plans in flight at once, without pipeline stages: the running one, and one made
+"""Maximum number of plans in flight without pipeline stages: the running plan, and one planned
 ahead.
 """
 
@@ -79,8 +80,8 @@ class Scheduler:
 
     def add(self, request: Request, *, cancelled: bool = False) -> None:
         """Queue a request, or finish it at once: CANCELLED if `cancelled`, UNFIT if it can never
-        run, REJECTED if `max_queue` requests already wait beyond those that fill all slots. Ids of
-        unfinished requests must be distinct.
+        run, REJECTED if the queue is full (`max_queue` requests beyond those that fill all slots).
+        Ids of unfinished requests must be distinct.
         """
         seq, queued = self._intake.sequence(request), len(self._roster) - self.limits.max_num_seqs
         self._roster.wait(seq)
@@ -106,8 +107,8 @@ class Scheduler:
     # Steps ----------------------------------------------------------------------------------------
 
     def schedule(self) -> StepPlan | None:
-        """Plan the next step. None if there is nothing to compute, or if it depends on the result
-        of a plan in flight.
+        """Plan the next step. Returns None if there is nothing to compute, or if the next step
+        depends on the result of a plan in flight.
         """
         if self.tiers.busy:
             self._advance_loaded()
@@ -131,13 +132,15 @@ class Scheduler:
         return StepPlan(self._step)
 
     def _keeps_waiting(self) -> bool:
-        """Whether the last step was so long that planning ahead would delay new requests much."""
+        """Whether the last step was long enough that planning ahead would noticeably delay new
+        requests.
+        """
         return self.limits.arrivals and self._step_seconds >= self.limits.ahead_seconds
 
     def _expire(self) -> None:
-        """Reject requests that exceed the maximum queue time. A request that was admitted before
-        is exempt. If no slots or blocks are lacking, only earlier prompts delay the waiting
-        requests, and none is rejected.
+        """Reject requests that exceed the maximum queue time. A request that was admitted before is
+        exempt. If slots and blocks are free, requests only wait for earlier prompts, so none is
+        rejected.
         """
         if not self._selection.blocked:
             return
@@ -167,10 +170,10 @@ class Scheduler:
         self._progress.apply(plan, work, result)
 
     def fail(self, plan: StepPlan, message: str) -> bool:
-        """End the requests of a failed plan with ERROR. Returns whether it held any live request.
+        """End the requests of a failed plan with ERROR. Returns whether any of them was still live.
 
-        The plan made ahead, after this one, fails too, because the state of its slots is undefined.
-        It holds a subset of the same requests, so it ends none.
+        A later plan that was planned ahead fails too, because the state of its slots is undefined.
+        That plan contains no other requests, so its failure ends no further one.
         """
         alive = [seq for seq, _ in self._in_flight[plan.step] if not seq.ended]
         for seq, _ in self._in_flight.pop(plan.step):
@@ -181,7 +184,9 @@ class Scheduler:
         return bool(alive)
 
     def next_retry(self) -> float:
-        """Seconds until a sequence with a late mask is retried; infinite if there is none."""
+        """Seconds until sampling is retried for a sequence whose grammar mask was late; infinite if
+        there is none.
+        """
         due = (seq.retry_at for seq in self._roster.running if seq.retries and not seq.in_flight)
         return max(min(due, default=math.inf) - self._clock(), 0.0)
 
@@ -213,7 +218,7 @@ class Scheduler:
         )
 
     def check(self) -> None:
-        """Audit blocks, slots and claims; PoolCorruptError if they are inconsistent. The time grows
-        with the number of blocks, so do not call it in every step.
+        """Audit blocks, slots and claims. Raises PoolCorruptError if they are inconsistent. The
+        cost grows with the number of blocks, so do not call it in every step.
         """
         self._roster.check()

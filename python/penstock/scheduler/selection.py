@@ -20,19 +20,19 @@ from penstock.scheduler.sequence import Sequence
 from penstock.scheduler.sequence_table import SequenceTable
 
 LONGEST_HANG = 30.0
-"""Seconds a tier may stall while it holds blocks that a sequence needs. If nothing else runs then,
-the sequence ends with an error.
+"""Maximum seconds that a stalled tier may hold blocks that a sequence needs while nothing else can
+run. The sequence then ends with an error.
 """
 HANGS = "a KV tier does not answer and holds the blocks that this request needs"
 
 
 class Selection:
-    """Sequence selection. A chosen sequence counts as in flight at once, so that no other one
-    preempts it.
+    """Sequence selection. A selected sequence counts as in flight at once, so that no other
+    sequence preempts it.
 
-    The first running sequence may preempt all others, so at least one always advances. Admission
-    allocates blocks for all known tokens (in a group with a window, for one step), so only growth
-    can run out of blocks.
+    The first running sequence may preempt all others, so at least one sequence always advances.
+    Admission allocates blocks for all known tokens (in a group with a sliding window, for one
+    step). Therefore only growth can run out of blocks.
     """
 
     def __init__(
@@ -80,9 +80,9 @@ class Selection:
         return work
 
     def _prompt_budget(self, decodes: Work, budget: int) -> int:
-        """Maximum number of prompt tokens in a step with `decodes`, so that the step does not delay
-        the decodes too much. An offline batch has no such limit, because no client waits for single
-        tokens.
+        """Maximum number of prompt tokens in a step with `decodes`, which bounds the time between
+        two tokens of a client. An offline batch has no such limit, because no client waits for
+        single tokens.
         """
         if not decodes or not self._limits.arrivals:
             return budget
@@ -92,8 +92,8 @@ class Selection:
         """Work for a step planned ahead: one token for each sequence that still decodes after the
         plan in flight.
 
-        Empty if the next step could do more once this plan's result has come: continue a prompt,
-        admit a sequence, verify drafts, sample after a late mask, or preempt.
+        Empty if the next step could do more with the result of the plan in flight: continue a
+        prompt, admit a sequence, verify drafts, sample after a late mask, or preempt.
         """
         roster = self._roster
         if self._drafter.active or (roster.waiting and roster.slots):
@@ -111,7 +111,7 @@ class Selection:
                 return []
             else:
                 work.append((seq, 1))
-        # If a pool fills up midway, the blocks allocated so far are used by the next step.
+        # If a pool fills up midway, the next step uses the blocks allocated up to then.
         if not all(self._has_room(seq) for seq, _ in work):
             return []
         for seq, _ in work:
@@ -138,12 +138,12 @@ class Selection:
                     break
 
     def _late(self, seq: Sequence) -> bool:
-        """Whether the sequence has a late grammar mask and its next retry is not due yet."""
+        """Whether the sequence's grammar mask was late and its retry is not due yet."""
         return bool(seq.retries) and self._clock() < seq.retry_at
 
     def _share(self) -> int:
-        """Maximum decodes in one plan: with several pipeline stages, an equal share for each of
-        the plans in flight.
+        """Maximum number of decodes in one plan. With several pipeline stages the decodes are
+        divided equally among the plans in flight.
         """
         running, stages = self._roster.running, self._limits.stages
         if stages == 1:
@@ -162,7 +162,8 @@ class Selection:
 
     def _chunk(self, work: Work, seq: Sequence, budget: int) -> int:
         """Schedule the next prefill chunk of a sequence and return its length in tokens. The token
-        budget, the allocated blocks and the loads in flight limit it; 0 if there is no room.
+        budget, the allocated blocks and the loads in flight limit it; 0 if nothing can be computed
+        now.
         """
         room = seq.table.capacity - seq.scheduled
         length = min(self._prefixes.computable(seq), room, budget)
@@ -174,11 +175,11 @@ class Selection:
         return length
 
     def _admit(self, work: Work, budget: int) -> int:
-        """Admit waiting sequences in scheduling order; returns the token budget that is left.
-        Later ones may overtake a sequence that waits for a shared prefix, or for blocks held by a
-        stalled load.
+        """Admit waiting sequences in scheduling order; returns the remaining token budget. A
+        sequence that waits for a shared prefix, or for blocks held by a stalled load, may be
+        overtaken by later ones.
 
-        One block for each running sequence stays free, so that growth does not preempt the new
+        One block for each running sequence stays free. Otherwise growth would preempt the new
         sequence at once.
         """
         roster, admitted, stuck = self._roster, False, None

@@ -19,8 +19,8 @@ because the backend waits for the mask for a limited time.
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """A sequence's counters. There are no phases: prefill, decode and recomputation differ only in
-    these numbers.
+    """A sequence's counters. Prefill, decode and recomputation are not separate phases; they differ
+    only in these counters.
 
     Invariant: computed <= scheduled <= len(tokens) + sampling, and computed == scheduled while no
     plan in flight holds the sequence.
@@ -33,7 +33,9 @@ class Sequence:
     length_limit: int
     """Number of `tokens`, prompt included, at which the sequence ends with LENGTH."""
     min_length: int
-    """Stop tokens end the sequence only once `tokens`, prompt included, exceed this number."""
+    """Minimum number of `tokens`, prompt included: only beyond it do stop tokens end the
+    sequence.
+    """
     stops: frozenset[int]
     reads_cache: bool
     prompt_logprobs: int
@@ -50,26 +52,26 @@ class Sequence:
     scheduled: int = 0
     """`computed` plus the number of tokens in plans in flight."""
     sampling: int = 0
-    """Number of plans in flight that sample a token, or that end a pooled sequence."""
+    """Number of plans in flight that sample a token or produce the vector of a pooled sequence."""
     in_flight: int = 0
     """Number of plans in flight that contain the sequence."""
     drafts: tuple[int, ...] = ()
-    """Draft tokens in the plan in flight."""
+    """Draft tokens of the plan in flight."""
     retries: int = 0
-    """Number of consecutive steps in which no token was sampled, because the grammar mask
-    was late.
-    """
+    """Number of consecutive steps without a sampled token because the grammar mask was late."""
     retry_at: float = 0.0
-    """Clock time before which sampling is not retried after a late mask."""
+    """Clock time of the next sampling retry after a late grammar mask."""
     slot: int = NO_SLOT
     digests: list[bytes] = field(default_factory=list)
-    """Digests (prefix cache keys) of the full blocks of `tokens`, computed as needed."""
+    """Digests (prefix cache keys) of the full blocks of `tokens`, computed on demand."""
     published: int = 0
     """Number of leading blocks whose digests are published."""
     publish_at: int = 0
     """Value of `computed` at which the next block is full."""
     awaits: bytes = b""
-    """Digest of the block that this waiting sequence waits for a running one to compute."""
+    """Digest of the block that this waiting sequence will share once a running sequence has
+    computed it.
+    """
     registered: bool = False
     ended: bool = False
     """Whether the last output row was emitted. Slot and blocks are released when no plan in flight
@@ -98,8 +100,8 @@ class Sequence:
         self.sampling = self.retries = 0
 
     def not_drawn(self, now: float) -> int:
-        """Unschedule the last token and its drafts, because no token was sampled: the mask was
-        late. Returns the number of unscheduled tokens. `now` is the clock time.
+        """Unschedule the last token and its drafts, because the grammar mask was late and no token
+        was sampled. Returns the number of unscheduled tokens. `now` is the clock time.
         """
         back = 1 + len(self.drafts)
         self.drafts = ()
@@ -109,8 +111,8 @@ class Sequence:
         return back
 
     def registration(self, grammar: int) -> Registration:
-        """The registration for a plan. `grammar` is the grammar's number in that plan, from 1; 0
-        means no grammar.
+        """The sequence's registration for a plan. `grammar` is the number of its grammar in that
+        plan, from 1; 0 means no grammar.
         """
         request = self.request
         return Registration(

@@ -15,10 +15,10 @@ class SequenceTable:
     """All live sequences. `waiting` and `running` are sorted by `Sequence.order`; every sequence
     that is not waiting has a slot.
 
-    A sequence that ends while plans in flight contain it becomes `leaving`: its client is answered
-    at once, and its slot and blocks are released with the result of the last of these plans.
-    Only `sweep` removes sequences from `running`, so the other methods that end or preempt a
-    sequence are safe in a loop over `running`.
+    A sequence that ends while it is in flight becomes `leaving`: its client is answered at once.
+    Slot and blocks are released with the result of the last plan that contains the sequence. Only
+    `sweep` removes sequences from `running`, so the other methods that end or preempt a sequence
+    are safe in a loop over `running`.
     """
 
     def __init__(self, slots: int, kv: KvCache, prefixes: Prefixes, outbox: OutputBuffer) -> None:
@@ -35,7 +35,7 @@ class SequenceTable:
         self._outbox = outbox
 
     def __len__(self) -> int:
-        """Number of requests that are not answered completely."""
+        """Number of requests whose answer is not complete."""
         return len(self._live)
 
     def ids(self) -> list[int]:
@@ -62,7 +62,7 @@ class SequenceTable:
 
     def wait_again(self, seq: Sequence, preempted: bool = False) -> None:
         """Take slot and blocks from a running sequence and move it back to waiting. It keeps its
-        tokens; their KV is recomputed, or found in a cache.
+        tokens; their KV is recomputed, or read from a cache.
         """
         self._vacate(seq, preempted)
         seq.rewind(0)
@@ -70,7 +70,7 @@ class SequenceTable:
         insort(self.waiting, seq, key=_by_order)
 
     def finish(self, seq: Sequence, finish: FinishReason, error: str = "") -> None:
-        """End a sequence: emit an output row without tokens, and remove the sequence."""
+        """End a sequence: emit an output row without tokens, and remove it."""
         self._outbox.end(seq, finish, error)
         self.remove(seq)
 
@@ -88,8 +88,8 @@ class SequenceTable:
             self._vacate(seq)
 
     def drop_plan(self, seq: Sequence) -> None:
-        """Note that a plan with the sequence is no longer in flight. If it was the last one and the
-        sequence has ended, release slot and blocks.
+        """Record that a plan with the sequence is no longer in flight. If it was the last one and
+        the sequence has ended, release slot and blocks.
         """
         seq.in_flight -= 1
         if seq.ended and not seq.in_flight:
@@ -111,7 +111,7 @@ class SequenceTable:
         self._dirty = True
 
     def check(self) -> None:
-        """Audit blocks, slots and claims; PoolCorruptError if they are inconsistent."""
+        """Audit blocks, slots and claims. Raises PoolCorruptError if they are inconsistent."""
         seated = [*self.running, *self._leaving]
         self._kv.check((seq.table for seq in seated), self._prefixes.tiers.tables())
         slots = sorted([*self.slots, *(seq.slot for seq in seated)])

@@ -151,7 +151,9 @@ class InProcess:
         options: Mapping[str, Any] = settings
         self._llm: LLM = LLM(parsed.model, **options)
         self._dummy = options.get("load_format") == "dummy"
-        """Random weights get token ids: their model need not have a tokenizer."""
+        """Prompts for random weights are token ids, because a dummy model need not have a
+        tokenizer.
+        """
         self._vocabulary = len(self._llm.get_tokenizer())
         # The checkpoint's defaults, overridden by flags. `ignore_eos` makes output lengths exact.
         given = {name: getattr(parsed, name) for name in KNOWN if getattr(parsed, name) is not None}

@@ -16,7 +16,9 @@ from penstock_lab.bench.request import Load, Outcome, Request
 from penstock_lab.bench.target import Target
 
 BYTES_AHEAD = 64 * 2**20
-"""Bytes of request bodies queued in the load generator from which no more are added."""
+"""No more requests are added while the load generator has this number of bytes of request bodies
+queued.
+"""
 BATCH = 64
 """Maximum number of requests added in one call of `Run.add`."""
 GLANCE = 0.2
@@ -82,7 +84,7 @@ def _attend(run: Run, feed: _Feed, signals: _Signals, progress: Progress) -> Non
         counts = run.progress()
         progress.show(counts)
         if not signals.caught:
-            # A request that fails before it is sent leaves the load generator's queue, too.
+            # A request that fails before it is sent also leaves the load generator's queue.
             feed.fill(
                 max(counts["sent"], counts["completed"] + counts["failed"]), lambda: signals.caught
             )

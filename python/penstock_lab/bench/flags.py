@@ -158,8 +158,8 @@ def add_target(parser: argparse.ArgumentParser) -> None:
 
 
 def target(parsed: argparse.Namespace) -> Target:
-    """The server that the flags of `add_target` name. Waits until it is ready, if a flag says so,
-    and asks it for its model.
+    """The server that the flags of `add_target` name. If a flag is set for it, waits until the
+    server is ready. Queries the server for its model.
     """
     endpoint = parsed.endpoint or ENDPOINTS[parsed.backend]
     if not endpoint.startswith("/") or endpoint.endswith("chat/completions") != (

@@ -1,4 +1,4 @@
-"""The metrics of GenAI-Perf's table, and the same load by windows of time.
+"""The metrics of GenAI-Perf's table, and the load divided into time windows.
 
 Definitions: docs/README.md of NVIDIA's GenAI-Perf, "Metrics". Its inter-token latency is TPOT here.
 """
@@ -25,8 +25,8 @@ def second_token(outcome: Outcome) -> float | None:
 
 
 def user_rate(outcome: Outcome) -> float | None:
-    """Output tokens per second that the user of this request sees after the first token: 1 / TPOT.
-    None with at most one token, and where all came at once.
+    """Output tokens per second seen by the user of this request after the first token: 1 / TPOT.
+    None with at most one token, or if all tokens arrived at once.
     """
     per_token = stats.tpot(outcome)
     return 1 / per_token if per_token else None
@@ -45,12 +45,14 @@ METRICS: Mapping[str, tuple[str, Callable[[Outcome], float | None]]] = {
     "output_sequence_length": ("Output sequence length", lambda o: float(o.output_tokens)),
     "input_sequence_length": ("Input sequence length", lambda o: float(o.input_tokens)),
 }
-"""For each metric, its title and its value for one request; None where the request has none."""
+"""For each metric, its title and its value for one request; None if the request has no such
+value.
+"""
 
 
 def table(outcomes: Sequence[Outcome]) -> dict[str, Row]:
-    """Average, minimum, maximum and percentiles of each metric over the successful requests;
-    without a metric that no request has.
+    """Average, minimum, maximum and percentiles of each metric over the successful requests.
+    Metrics without any value are left out.
     """
     successful = [outcome for outcome in outcomes if outcome.success]
     found = {}
@@ -71,8 +73,8 @@ def windows(outcomes: Sequence[Outcome], width: float, duration: float) -> list[
     """The load in consecutive windows of `width` seconds from its start; the last one ends with the
     load, after `duration` seconds. Widths that would give more than MOST_WINDOWS are doubled.
 
-    A request counts where it ended; its tokens count where they arrived, spread evenly over its
-    events. Rates are per second of the window.
+    A request counts in the window in which it ended. Its tokens count in the windows in which they
+    arrived, spread evenly over its events. Rates are per second of the window.
     """
     successful = [outcome for outcome in outcomes if outcome.success and outcome.events]
     while duration / width > MOST_WINDOWS:

@@ -88,7 +88,7 @@ def _baseline(
         return ()
     if "://" not in parsed.baseline:
         return read_results(Path(parsed.baseline))
-    # The flags for label and model name describe the server under test, not this baseline.
+    # The flags for label and model name apply to the server under test, not to this baseline.
     own = {"base_url": parsed.baseline, "label": "", "model": None, "served_model_name": None}
     other = argparse.Namespace(**{**vars(parsed), **own})
     there = measure_at(flags.target(other), other, "rounds")

@@ -48,7 +48,7 @@ class Address:
     """Whether to accept any TLS certificate."""
 
     def fetch(self, path: str, body: object = None) -> object:
-        """The JSON that the server answers at `path`; None for an empty answer. Errors as in `ask`,
+        """The JSON answer of the server at `path`; None for an empty answer. Errors as in `ask`,
         and PenstockError if the answer is not JSON.
         """
         text = self.ask(path, body)
@@ -181,8 +181,8 @@ class Wanted:
 
 
 def discover(address: Address, wanted: Wanted) -> Target:
-    """Ask a server for its models and their limits. Without --model, the target is the first one. A
-    server without /v1/models requires --model.
+    """Query a server for its models and their limits. Without --model, the target is the first
+    model. A server without /v1/models requires --model.
     """
     try:
         models = _models(address.fetch("/v1/models"))

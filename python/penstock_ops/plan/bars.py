@@ -49,7 +49,7 @@ def parts(rank: RankMemory) -> dict[str, int]:
 
 
 def _bar(rank: RankMemory, marks: str) -> str:
-    """WIDTH characters. What exceeds the device is cut off."""
+    """A bar of WIDTH characters. The part that exceeds the device's memory is cut off."""
     text, end = "", 0
     for mark, size in zip(marks, parts(rank).values(), strict=True):
         end += size

@@ -1,5 +1,5 @@
-"""Published models that can be planned for by name: the keys of `config.json` that a plan depends
-on. `catalogue.jsonl` has one model a line, with the source and date of its keys.
+"""Published models for which a plan can be made by name: the keys of `config.json` that a plan
+depends on. `catalogue.jsonl` has one model a line, with the source and date of its keys.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from penstock.core import InvalidValueError, did_you_mean
 FILE = Path(__file__).with_name("catalogue.jsonl")
 FORM = re.compile(r"-(instruct|chat|it|hf|base)$")
 SHORTEST = 3
-"""Characters of a name that is searched for in others."""
+"""Minimum number of characters of a name to search for it within other names."""
 MOST = 3
-"""Models that a hint names."""
+"""Maximum number of models named in a hint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,9 @@ class Entry:
     name: str
     """`org/name`, as on the Hugging Face hub."""
     source: str
-    """What the keys were taken from: a package with its version, or the publisher."""
+    """Source of the keys: a package with its version, or the publisher."""
     date: str
-    """Day on which they were taken, as YYYY-MM-DD."""
+    """Date on which the keys were taken, as YYYY-MM-DD."""
     config: Mapping[str, object]
     """Keys of config.json."""
     quantised: Mapping[str, object]
@@ -59,8 +59,9 @@ def entries() -> Mapping[str, Entry]:
 
 
 def find(name: str) -> Entry | None:
-    """The model with this name, or the only one whose name after the slash it is, whatever the
-    case; None if there is none. InvalidValueError if several publishers have one.
+    """The model with this name, else the only model whose name after the slash matches; case is
+    ignored. None if there is none. Raises InvalidValueError if several publishers have such a
+    model.
     """
     wanted = name.lower()
     found = [entry for entry in entries().values() if wanted in _spellings(entry)]
@@ -72,7 +73,7 @@ def find(name: str) -> Entry | None:
 
 def hint(name: str) -> str:
     """`; did you mean X?` with up to three models whose names contain this one or are similar to
-    it; empty if there are none. A chat form (`-Instruct`) has the shape of what it was tuned from.
+    it; empty if there are none. A chat model (`-Instruct`) has the shape of its base model.
     """
     names = [entry.short for entry in entries().values()]
     head = FORM.sub("", name.rpartition("/")[2].lower())

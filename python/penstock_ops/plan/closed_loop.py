@@ -42,13 +42,13 @@ class Predicted:
 
     clients: int
     served: float
-    """Average number of requests that are computed at once; the others wait."""
+    """Average number of requests computed at once; the other requests wait."""
     tpot: float
     """Seconds between two tokens of a request."""
     queued: float
-    """Average seconds that a request waits for others to end."""
+    """Average seconds that a request waits for other requests to end."""
     prompt: float
-    """Seconds of a step with the whole prompt alone, a lower bound for its computation."""
+    """Seconds of a step with only the whole prompt: a lower bound for the prompt's computation."""
     lengths: Lengths
 
     @property
@@ -66,7 +66,7 @@ def predict(
     deployment: Deployment, clients: int, lengths: Lengths, speed: Speed, end: float = 1.0
 ) -> Predicted:
     """Predict the load of `clients` clients. Step times are multiplied by `end`, such as an end of
-    the error band. PenstockError if a replica's KV does not hold one request.
+    the error band. Raises PenstockError if one request does not fit in a replica's KV memory.
     """
     busy = min(deployment.replicas, clients)
     held = deployment.memory.concurrency(lengths.total)
@@ -81,7 +81,7 @@ def predict(
         clients,
         busy * served,
         tpot,
-        # Little's law: the requests that wait, over the rate at which requests end.
+        # Little's law: the number of waiting requests, divided by the rate at which requests end.
         (each - served) * tpot * lengths.osl / served,
         factor * deployment.steps.seconds(0, 0, lengths.isl) + (speed.waiting or 0.0),
         lengths,

@@ -80,6 +80,6 @@ def group(device: Accelerator, ranks: int, share: float, hop: float, across: flo
     """The group of a stage with `ranks` ranks, which reaches the fraction `share` of the data
     sheet's link rates.
     """
-    # The CPUs of this machine have link rates of 0, because their steps are measured instead.
+    # This machine's CPUs have link rates of 0, because their steps are measured instead.
     link, network = max(device.link, 1.0) * share, max(device.network, 1.0) * share
     return Group(ranks, -(-ranks // device.linked), link, network, hop, across)

@@ -138,8 +138,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Print the verdict and the memory or, with a goal, the plan; 1 if nothing fits or meets the
-    goal. PenstockError for a model whose size cannot be computed.
+    """Print the verdict and the memory or, with a goal, the plan; returns 1 if nothing fits or
+    meets the goal. Raises PenstockError for a model whose size cannot be computed.
     """
     _check(parsed)
     targets = [Target(here(), 1)] if parsed.on == HERE else parse_targets(parsed.on)
@@ -157,7 +157,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _check(parsed: argparse.Namespace) -> None:
-    """InvalidValueError for flags that are out of range, or that exclude each other."""
+    """Raise InvalidValueError for flags that are out of range, or that exclude each other."""
     has_goal = parsed.rate is not None or bool(parsed.trace)
     if len(parsed.models) > 1 and parsed.table != "fit":
         raise InvalidValueError("MODEL", " ".join(parsed.models), "one model; several: --table fit")
@@ -197,7 +197,9 @@ def _answer(
     rules: Engine,
     about: dict[str, None],
 ) -> tuple[int, list[str]]:
-    """The exit status, and the lines of what was asked for. Adds to the lines in `about`."""
+    """The exit status, and the lines of the requested output. Adds lines about the model and target
+    to `about`.
+    """
     if parsed.kv_cache_dtype is None:
         parsed.kv_cache_dtype = "bf16"
         if subject.kv and rules.name == "vllm":

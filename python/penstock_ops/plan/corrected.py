@@ -32,8 +32,8 @@ from penstock_ops.plan.subject import Subject
 from penstock_ops.plan.tiers import Tier
 
 NARROWEST = 1.1
-"""Minimum width of the corrected band: at least from 1/1.1 to 1.1 times the prediction, because
-repeated runs of the same deployment differ as much.
+"""Minimum width of the corrected band: from 1/1.1 to 1.1 times the prediction. Repeated runs of the
+same deployment differ by as much.
 """
 
 
@@ -52,8 +52,8 @@ class Measured:
 
 def corrected(subject: Subject, target: Target, speed: Speed, paths: Sequence[Path]) -> Speed:
     """`speed` with its step times scaled by the median ratio of measured to predicted TPOT. The new
-    band covers the deviations from this median. TTFT becomes known: its part outside steps is the
-    median over the measurements.
+    band covers the deviations from this median. The time to first token (TTFT) becomes known: its
+    part outside steps is the median over the measurements.
 
     PenstockError for a file that is not a plan's result, or is for another model or accelerator.
     """

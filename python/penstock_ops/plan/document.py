@@ -55,9 +55,9 @@ class Request:
     load: Load
     """The requested engine settings; `context` is 0 for the longest sequence that fits."""
     workload: dict[str, object]
-    """Where the arrivals come from: a trace file, or a rate and lengths."""
+    """Source of the arrivals: a trace file, or a rate and lengths."""
     rates: Rates
-    """Rates at which nodes pull the image and read the weights, as far as the user gave them."""
+    """Rates at which nodes pull the image and read the weights, where the user gave them."""
 
 
 def document(
@@ -123,9 +123,9 @@ def document(
 
 
 def as_needed(trial: Trial, request: Request, length: int) -> Trial:
-    """`trial` with its KV memory limited, if the target is this machine's CPUs, which other
-    programs use, too: to the sequences of the load, or to one sequence of the maximum length if
-    that is more. If prompts share prefixes, KV keeps all of the memory.
+    """`trial` with its KV memory limited, if the target is this machine's CPUs, because other
+    programs use the same memory. The limit is the load's need, or one sequence of the maximum
+    length if that is more. If prompts share prefixes, KV keeps all of the memory.
     """
     if not request.target.accelerator.is_cpu or request.goal.shares:
         return trial

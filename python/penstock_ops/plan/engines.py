@@ -46,7 +46,7 @@ SGLANG_SIZES, VLLM_SIZES = 256, 512
 """Largest batch size for which an engine captures a graph."""
 VLLM_FRACTION = 0.92
 SEQUENCES = 1024
-"""Sequences that a replica computes together at most, if no number is asked for."""
+"""Default maximum number of sequences that a replica computes together."""
 PROCESS = 100 * MIB
 """Resident bytes of API server and engine without weights and KV: 96 MiB were measured with a
 vocabulary of 49,152.
@@ -99,9 +99,7 @@ class Engine:
     rule: Rule
     """The engine's memory on a device, besides weights and KV."""
     paced: bool = False
-    """Whether the engine limits the prompt tokens of a step, so that they do not delay decodes too
-    much.
-    """
+    """Whether the engine limits the prompt tokens of a step, which bounds the delay of decodes."""
     fraction: Fraction = _no_fraction
     """The value of the engine's flag for its share of the device memory: as asked for, else
     proposed. None if the engine has no such flag.
@@ -144,7 +142,7 @@ class Engine:
 
 
 def _vllm(spec: DecoderSpec, device: Accelerator, cut: Cut, load: Load) -> list[Line]:
-    """Memory lines of vLLM, which counts graphs among what its fraction limits (from 0.21 on)."""
+    """Memory lines of vLLM. Its memory fraction covers CUDA graphs too (from version 0.21 on)."""
     fraction = _vllm_fraction(spec, device, cut, load)
     graphs = _graphs(spec, cut, min(2 * load.at_once, VLLM_SIZES), VLLM_GRAPH)
     return [
@@ -166,14 +164,14 @@ def _vllm(spec: DecoderSpec, device: Accelerator, cut: Cut, load: Load) -> list[
 
 
 def _vllm_fraction(_spec: DecoderSpec, _device: Accelerator, _cut: Cut, load: Load) -> float:
-    """As asked for, else vLLM's default: activations and graphs are within it."""
+    """The fraction as requested, else vLLM's default: activations and graphs are within it."""
     return load.fraction or VLLM_FRACTION
 
 
 def _sglang(spec: DecoderSpec, device: Accelerator, cut: Cut, load: Load) -> list[Line]:
     """Memory lines of SGLang. Its pool is a share of the memory that is free before loading, minus
-    the weights. Graphs, the table of requests and the activations take from the rest. If that is
-    not enough to start, the lines leave less for the pool than SGLang would take.
+    the weights. CUDA graphs, the table of requests and activations use the rest. If the rest is too
+    small for a start, these lines give the pool less than SGLang would.
     """
     groups = _communicators(device, cut)
     before = device.usable - groups.bytes
@@ -196,8 +194,8 @@ def _sglang(spec: DecoderSpec, device: Accelerator, cut: Cut, load: Load) -> lis
 
 
 def _sglang_fraction(spec: DecoderSpec, device: Accelerator, cut: Cut, load: Load) -> float:
-    """As asked for, else in hundredths what leaves FREE after the start. On small GPUs, and with
-    attention by requests, what leaves SGLang's own reserve.
+    """The fraction as requested, else (in hundredths) the one that leaves FREE after the start. On
+    small GPUs, and with data-parallel attention, the one that leaves SGLang's own reserve.
     """
     if load.fraction is not None:
         return load.fraction

@@ -1,4 +1,6 @@
-"""The fewest devices that hold a model and one long sequence, and why fewer do not."""
+"""The smallest number of devices that holds a model and one long sequence, and why fewer devices
+are not sufficient.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from penstock_ops.plan.lines import human
 from penstock_ops.plan.memory import Memory
 
 MOST_DEVICES = 64
-"""Devices up to which a model is tried."""
+"""Maximum number of devices that are tried."""
 COLUMNS = ("model", "tokens", "weights", "KV", "one stage", "servers", "with stages", "servers")
 
 
@@ -91,7 +93,9 @@ def in_one_stage(placement: Placement) -> Fewest:
 
 
 def in_stages(placement: Placement) -> Memory | None:
-    """Memory of the cut on the fewest devices, of several the one with the most room for KV."""
+    """Memory of the cut on the fewest devices; among several such cuts, the one with the most space
+    for KV.
+    """
     size = _weight_bytes(placement)
     for count in range(1, MOST_DEVICES + 1):
         found = [
@@ -118,13 +122,13 @@ def _weight_bytes(placement: Placement) -> int:
 
 
 def _held(placement: Placement, cut: Cut, size: int) -> Memory | None:
-    """Memory of a cut that holds the model, whose weights have `size` bytes, and the sequence. None
-    if it does not, or for more ranks than heads.
+    """Memory of a cut that holds the sequence and the model, whose weights have `size` bytes. None
+    if they do not fit, or for more ranks than heads.
     """
     device = placement.target.accelerator
     needs = placement.rules.rule(placement.subject.spec, device, cut, placement.load)
     if size // cut.size + sum(line.bytes for line in needs) > device.memory:
-        return None  # Some rank has at least the average, whose size is faster to compute.
+        return None  # Some rank has at least the average, which is cheaper to compute.
     try:
         memory = placement.memory(cut)
     except InvalidValueError:
@@ -133,8 +137,8 @@ def _held(placement: Placement, cut: Cut, size: int) -> Memory | None:
 
 
 def _refusal(placement: Placement, cut: Cut) -> str:
-    """What of a cut in one stage the engine refuses, without the number of ranks; empty if it
-    accepts it.
+    """Reason why the engine rejects a cut in one stage, without the number of ranks; empty if it
+    accepts the cut.
     """
     spec, per_node = placement.subject.spec, placement.target.per_node
     if heads := placement.rules.indivisible(spec, cut):

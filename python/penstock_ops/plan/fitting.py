@@ -1,4 +1,4 @@
-"""Whether a model fits in the memory of some devices, and what else would make it fit."""
+"""Whether a model fits in the memory of given devices, and which changes would make it fit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock_ops.plan.subject import Subject
 from penstock_ops.plan.weights import as_packed, uniform
 
 MOST_NODES = 8
-"""Nodes up to which more devices are suggested."""
+"""Maximum number of nodes suggested."""
 SMALL_CHUNK = 2048
 NEEDS_CHECKPOINT = "needs a checkpoint in {} or quantisation at load, answers change a little"
 KV_CAVEAT = "keys and values of 8 bits change answers a little: compare them on your own prompts"
@@ -24,7 +24,7 @@ KV_CAVEAT = "keys and values of 8 bits change answers a little: compare them on 
 @dataclass(frozen=True, slots=True)
 class Placement:
     """What must fit: a model on a target, by the rules of an engine. A replica needs room for one
-    sequence of `load.context` tokens, or for a block of KV if that is 0.
+    sequence of `load.context` tokens, or for one block of KV if `context` is 0.
     """
 
     subject: Subject
@@ -50,8 +50,8 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """A change with which the model fits: flags of `penstock plan`, what they lead to, and what to
-    check first.
+    """A change with which the model fits: flags of `penstock plan`, their effect, and what to check
+    first.
     """
 
     flags: str
@@ -108,7 +108,7 @@ def _smallest_first(placement: Placement) -> list[Cut]:
 
 
 def remedies(placement: Placement) -> list[Remedy]:
-    """The changes with which a model fits that does not, each alone."""
+    """Changes that make a model fit, each sufficient alone."""
     return [
         Remedy(flags, memory.cut, memory.cut.size, caveat)
         for changes in (_weights, _kv, _context, _chunk, _cut, _devices)
@@ -153,7 +153,7 @@ def _kv(placement: Placement) -> Iterator[Change]:
 
 
 def _context(placement: Placement) -> Iterator[Change]:
-    """A shorter served length, which is whatever the memory holds."""
+    """A shorter maximum sequence length, as long as the memory allows."""
     asked, load = placement.load.context, replace(placement.load, context=0)
     if not asked:
         return
@@ -175,7 +175,7 @@ def _chunk(placement: Placement) -> Iterator[Change]:
 
 
 def _cut(placement: Placement) -> Iterator[Change]:
-    """Another partition than the one that was asked for."""
+    """Another partition than the requested one."""
     if placement.cut is not None:
         found = replace(placement, cut=None)
         yield "-tp {memory.cut.tp} -pp {memory.cut.pp}", found, ""

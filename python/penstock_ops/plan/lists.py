@@ -1,4 +1,4 @@
-"""`penstock plan --list-models` and `--list-hardware`: what can be planned by name."""
+"""`penstock plan --list-models` and `--list-hardware`: models and hardware that have names."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class ListAction(argparse.Action):
 
 
 def model_lines() -> list[str]:
-    """A line for each model of the catalogue. KV is in bf16, of all layers, those with a window
-    included.
+    """A line for each model of the catalogue. KV is in bf16, for all layers including those with a
+    window.
     """
     rows = [("model", "billions", "active", "weights", "size", "KV a token", "context", "type")]
     for entry in entries().values():

@@ -15,7 +15,9 @@ from penstock_lab.bench.report.runs import Run, collect
 from penstock_ops.plan.closed_loop import Lengths
 
 ALIKE = 0.1
-"""Share by which the average lengths of a measured load may differ from the predicted ones."""
+"""Maximum relative difference between the average lengths of a measured load and the predicted
+ones.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +32,8 @@ class Measured:
 
 
 def read_sweep(paths: Sequence[Path], lengths: Lengths) -> dict[int, Measured]:
-    """The loads by their number of clients, of files or of directories with files. Loads with other
-    lengths are left out. PenstockError if none remains.
+    """The loads of result files, or of directories with such files, by number of clients. Loads
+    with other lengths are left out. Raises PenstockError if none remains.
     """
     runs = [run for path in paths for run in collect(_found(path)).runs]
     loads: dict[int, list[Run]] = {}

@@ -69,9 +69,9 @@ class Memory:
         return Memory(self.cut, tuple(replace(rank, engine=kept) for rank in self.ranks))
 
     def left(self, loads: Sequence[tuple[int, int]]) -> Memory:
-        """The same memory, but KV memory that no load needs is left to other programs. Each of
-        `loads` is a number of sequences and their length in tokens; on each rank the largest need
-        counts.
+        """The same memory, but without the KV memory that no load needs, which is left to other
+        programs. Each of `loads` is a number of sequences and their length in tokens. On each rank
+        the largest need counts.
         """
         block = self.ranks[0].kv.block_size
 
@@ -123,8 +123,8 @@ class Memory:
 
     @property
     def imbalance(self) -> float:
-        """Weight bytes of the rank with the most, relative to the mean over ranks; 1 for an even
-        cut.
+        """Weight bytes of the rank with the most weights, relative to the mean over ranks; 1 for an
+        even cut.
         """
         weights = [rank.weights for rank in self.ranks]
         return max(weights) * len(weights) / max(sum(weights), 1)

@@ -1,5 +1,5 @@
-"""Changes that are suggested and never made: those with which fewer devices would meet the goal,
-and, if nothing meets it, those with which something would.
+"""Suggested changes, which are never applied: changes to meet the goal with fewer devices and, if
+nothing meets the goal, changes to meet it at all.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _smaller(question: Question) -> Iterator[tuple[str, Question, str]]:
 
 
 def remedies(question: Question, found: Found, workload: Mapping[str, Any]) -> list[Offer]:
-    """The changes with which something meets the goal that `found` does not meet, each alone."""
+    """Changes that meet the goal where `found` does not, each sufficient alone."""
     usual = replace(question, usual=True)
     return [
         *_types(usual),
@@ -98,7 +98,7 @@ def _shorter(question: Question) -> Iterator[Offer]:
 
 
 def _looser(question: Question, found: Found) -> Iterator[Offer]:
-    """The limits that the closest deployment keeps."""
+    """Looser limits, which the closest deployment meets."""
     goal, speed = question.goal, question.speed
     closest = best(found.lost)[0] if found.lost else _unlimited(question)
     if closest is None:
@@ -127,7 +127,7 @@ def _above(milliseconds: float) -> float:
 
 
 def _recut(question: Question) -> Iterator[Offer]:
-    """Another partition than the one that was asked for."""
+    """Another partition than the requested one."""
     if question.cuts and not question.target.accelerator.is_cpu:
         choice = search(replace(question, cuts=())).choice
         if choice is not None:
@@ -135,7 +135,7 @@ def _recut(question: Question) -> Iterator[Offer]:
 
 
 def _more(question: Question) -> Iterator[Offer]:
-    """The fewest devices beyond the target's that suffice, of the same kind."""
+    """More devices of the same kind: the smallest sufficient number beyond the target's."""
     target, wanted = question.target, question.target.per_node * MOST_NODES
     if target.accelerator.is_cpu or target.price is not None or target.count >= wanted:
         return

@@ -33,8 +33,8 @@ FAR = 8
 BESIDE = (1, 4, 8)
 """Numbers of decodes that are measured in a step with a chunk, and in the steps after one."""
 MIXED = 32
-"""Number of prompt tokens in a step with decodes and a chunk, as many as the scheduler combines
-with decodes.
+"""Number of prompt tokens in a step with decodes and a chunk: the number that the scheduler
+combines with decodes.
 """
 ROUNDS = 3
 """Number of times that the whole measurement is repeated. Medians are used, so that a slowdown of a
@@ -52,7 +52,7 @@ of a prompt.
 FEWEST = 4
 """Minimum number of such steps to measure, if a step is slow."""
 SPAN = 0.1
-"""A plan is not repeated in a round once its runs have taken this many seconds."""
+"""In one round, a plan is not repeated once its runs have taken this many seconds."""
 TIMEOUT = 120.0
 
 Curve = tuple[tuple[int, float], ...]

@@ -33,8 +33,8 @@ from penstock_ops.plan.virtual import Arrival, Limits, Outcome, Replica, StepTim
 CHUNKS = (2048, ON_GPUS.tokens)
 """Numbers of tokens in a step (token budgets) to try."""
 STAGES = 16
-"""Maximum number of pipeline stages to try. Every token passes through all stages, so more make
-answers slow.
+"""Maximum number of pipeline stages to try. Every token passes through all stages, so more stages
+make answers slow.
 """
 NEVER = 1 << 30
 """A number of replicas that is never available: no number would meet the bounds."""
@@ -244,7 +244,7 @@ def _preference(trial: Trial) -> tuple[int, float, int, Order]:
 
 def judge(candidate: Candidate, replicas: int, goal: Goal, speed: Speed) -> Trial:
     """Simulate one replica with its share of the arrivals and the slowest step times of the error
-    band, and compare the result with the goal.
+    band. Compare the result with the goal.
     """
     outcome = simulate(candidate, replicas, goal, speed.band.high * speed.factor)
     values = {slo: judged(outcome, slo.key, speed) for slo in goal.slo}

@@ -56,13 +56,13 @@ class Stage:
 
     layers: int
     always: float
-    """Bytes of weights that every step reads, whichever experts its tokens choose."""
+    """Bytes of the weights that every step reads, independent of the chosen experts."""
     experts: float
     """Bytes of all experts that a router may choose."""
     each_token: float
     """Operations with weights for each token."""
     attended: float
-    """Operations of attention for each pair of a token and a token that it sees."""
+    """Operations of attention for each pair of a token and a token that it attends to."""
     kv: KvSpec
 
 
@@ -72,14 +72,14 @@ class Steps(Protocol):
     def seconds(
         self, decodes: float, context: float, prefill: float = 0.0, pairs: float = 0.0
     ) -> float:
-        """Seconds of a step with `decodes` decodes, each of which sees `context` tokens, and
+        """Seconds of a step with `decodes` decodes, each of which attends to `context` tokens, and
         `prefill` prompt tokens. `pairs` is the number of pairs of one of these prompt tokens and an
         earlier token outside the step's chunk.
         """
 
     def settling(self, decodes: float, since: float) -> float:
-        """Additional seconds of a step with `decodes` decodes that comes `since` steps after one
-        with prompt tokens.
+        """Additional seconds of a step with `decodes` decodes, if the last step with prompt tokens
+        was `since` steps before.
         """
 
 

@@ -1,4 +1,4 @@
-"""`penstock top URL...`: flags, and the loop between readings, keys and screen."""
+"""`penstock top URL...`: its flags, and the loop that polls, handles keys and draws the screen."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from penstock_ops.top.view import View, pressed, shown_rows
 GROUP = "Look inside"
 SUMMARY = "watch servers and gateways: load, speed, KV tiers, errors"
 LEAST_INTERVAL, MOST_INTERVAL = 0.2, 60.0
-"""Seconds."""
+"""Range of --interval in seconds."""
 BETWEEN = 1.0
 """Default for --interval, in seconds."""
 REDRAWN = 1.0
-"""Most seconds between two drawings: times on the screen grow."""
+"""Maximum seconds between two drawings, because the durations on the screen grow."""
 EXAMPLES = """\
 Examples:
   penstock top localhost:8000
@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Watch, or print once. Returns the exit status."""
+    """Show the table until the user quits, or print it once. Returns the exit status."""
     interval = parsed.interval
     if not LEAST_INTERVAL <= interval <= MOST_INTERVAL:
         expected = f"{LEAST_INTERVAL:g} to {MOST_INTERVAL:g} seconds"
@@ -99,7 +99,7 @@ def is_terminal() -> bool:
 
 
 def once(poller: Poller, bases: Sequence[str], interval: float, *, as_json: bool) -> int:
-    """Print the rows of the second reading; 1 if an address is dead."""
+    """Print the rows after the second poll; returns 1 if an address is dead."""
     seen = poller.wait(lambda seen: is_read_twice(seen, bases), PATIENCE * 2 + interval)
     found = rows(bases, seen.histories, seen.waiting_since, time.monotonic())
     if as_json:
@@ -113,7 +113,9 @@ def once(poller: Poller, bases: Sequence[str], interval: float, *, as_json: bool
 
 
 def is_read_twice(seen: Snapshot, bases: Sequence[str]) -> bool:
-    """Whether there are rates, or will be none, for each address and each replica."""
+    """Whether the second poll is complete: each address and each replica has rates, or never will
+    have any.
+    """
     known = [seen.histories.get(base) for base in bases]
     latest = [history.latest for history in known if history and history.latest]
     if len(latest) < len(bases):

@@ -1,4 +1,6 @@
-"""Reads metrics in Prometheus' text format: those that `penstock top` shows, others are skipped."""
+"""Parser of metrics in Prometheus' text format. Keeps the metrics that `penstock top` shows and
+skips others.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"', re.ASCII)
 ESCAPE = re.compile(r"\\(.)")
 
 Buckets = Mapping[float, float]
-"""Observations up to each bound; the last bound is infinite."""
+"""Cumulative observations by upper bound; the last bound is infinite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +26,12 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Samples of one reading, by the name of their metric."""
+    """Samples of one poll, by metric name."""
 
     samples: Mapping[str, list[Sample]] = field(default_factory=dict)
 
     def total(self, name: str, **labels: str) -> float | None:
-        """Sum of the samples that have these labels; None if there are none."""
+        """Sum of the samples with these labels; None if there are none."""
         values = [one.value for one in self._with(name, labels)]
         return sum(values) if values else None
 
@@ -37,7 +39,7 @@ class Page:
         return max((one.value for one in self._with(name, {})), default=None)
 
     def by(self, name: str, label: str) -> dict[str, float]:
-        """Sums by the value of `label`; samples without it are left out."""
+        """Sums by the value of `label`, without the samples that lack the label."""
         sums: dict[str, float] = {}
         for one in self._with(name, {}):
             if label in one.labels:
@@ -45,7 +47,7 @@ class Page:
         return sums
 
     def buckets(self, name: str) -> Buckets:
-        """Buckets of a histogram, summed over its series; empty without an infinite bound."""
+        """Buckets of a histogram, summed over its series; empty if there is no infinite bound."""
         sums: dict[float, float] = {}
         for text, count in self.by(f"{name}_bucket", "le").items():
             bound = number(text)
@@ -59,8 +61,8 @@ class Page:
 
 
 def parse(text: str) -> Page:
-    """The samples of a page. Lines that cannot be read, and samples that are no finite number, are
-    skipped: a page of another program is one without samples.
+    """The samples of a page. Invalid lines and samples that are not finite are skipped, so the page
+    of another program yields no samples.
     """
     samples: dict[str, list[Sample]] = {}
     for line in text.split("\n"):
@@ -88,7 +90,7 @@ def unescaped(text: str) -> str:
 
 
 def increase(later: Buckets, earlier: Buckets) -> Buckets:
-    """Observations between two readings; empty where there are none or the bounds differ."""
+    """Observations between two polls; empty if there are none or the bounds differ."""
     if not later or later.keys() != earlier.keys():
         return {}
     found = {bound: count - earlier[bound] for bound, count in later.items()}
@@ -96,8 +98,8 @@ def increase(later: Buckets, earlier: Buckets) -> Buckets:
 
 
 def quantile(buckets: Buckets, share: float) -> float | None:
-    """The value that `share` (0 to 1) of the observations do not exceed, linear inside a bucket as
-    in Prometheus; the last finite bound if it is above that; None without observations.
+    """The quantile `share` (0 to 1) of the observations, interpolated linearly inside a bucket as
+    in Prometheus. The last finite bound if the quantile lies above it; None without observations.
     """
     if not buckets or buckets[math.inf] <= 0:
         return None

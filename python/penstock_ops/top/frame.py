@@ -1,4 +1,4 @@
-"""The lines of the whole screen: title, table, keys; or the help, or one row. No IO."""
+"""Lines of the whole screen: title, table and keys, or the help, or one row's details. No IO."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock_ops.top.table import Line, Span, error_words, fitted, line_groups,
 from penstock_ops.top.view import View, shown_rows
 
 AROUND = 3
-"""Lines above and below the rows: title, head, keys."""
+"""Number of lines above and below the rows: title, table header, keys."""
 KEYS = "q quit  s sort  r reverse  / filter  enter one  space pause  ? help"
 HELP = """\
 q           quit                         up down j k   select a row
@@ -68,7 +68,7 @@ def title(rows: Sequence[Row], clock: str, width: int) -> Line:
 
 
 def listed(shown: Sequence[Row], view: View, width: int, room: int) -> list[Line]:
-    """Head and rows, as many as there is room for, the selected one among them."""
+    """Table header and the rows that fit on the screen, including the selected row."""
     head, groups = line_groups(shown, width)
     if not groups:
         text = f"  no row has {view.filter!r}" if view.filter else "  nothing to show"
@@ -85,7 +85,7 @@ def listed(shown: Sequence[Row], view: View, width: int, room: int) -> list[Line
 
 
 def marked(line: Line, width: int) -> Line:
-    """A line of the selected row, over the whole width."""
+    """A line of the selected row, highlighted over the whole width."""
     text = "".join(span.text for span in line)
     return (Span(words.padded(text, width), "reverse"),)
 
@@ -99,13 +99,13 @@ def keys(view: View, shown: Sequence[Row], width: int) -> Line:
     said += ["PAUSED"] if view.is_paused else []
     left = KEYS if view.mode == "table" else "q escape enter  back"
     right = "  ".join(said)
-    # What is set is never cut off: the keys are in the help.
+    # The active settings are never truncated, but the keys may be: they are also in the help.
     left = words.padded(left, max(width - len(right) - 2, 0)) if right else left
     return (Span(left, "dim"), Span(f"  {right}" if right else "", "bold"))
 
 
 def one(row: Row) -> list[Line]:
-    """All that is known of a row, a line each."""
+    """All details of a row, one per line."""
     pairs = [
         (row.kind, words.printable(row.name)),
         ("state", words.printable(row.state)),

@@ -1,4 +1,4 @@
-"""What was read of one address, and what follows from two readings. No IO, no clock."""
+"""Poll results of one address, and values derived from two polls. No IO, no clock."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from penstock_ops.top.exposition import Page
 
 READY, NOT_READY, DEAD, UNREAD = "ready", "not ready", "dead", "..."
-"""States of every address. Replicas have those of their gateway, too."""
+"""States of an address. A replica may also have a state reported by its gateway."""
 
 FAULTS: tuple[tuple[str, str, str], ...] = (
     ("penstock:engine_restarts_total", "", "engine started again"),
@@ -20,38 +20,38 @@ FAULTS: tuple[tuple[str, str, str], ...] = (
     ("penstock:kv_tier_quarantined_chunks_total", "tier", "damaged chunks"),
     ("penstock:kv_tier_errors_total", "tier", "failed transfers"),
 )
-"""Counters whose increase is an error: metric, label that names the reason, words."""
+"""Counters whose increase is an error: metric, label with the reason, description."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A replica as its gateway sees it. Numbers that are not known are None."""
+    """A replica as reported by its gateway. Unknown numbers are None."""
 
     address: str
     pool: str
     state: str
-    """In the gateway's word: `ready`, `warming`, `ejected`, ..."""
+    """State in the gateway's terms: `ready`, `warming`, `ejected`, ..."""
     models: tuple[str, ...] = ()
     running: float | None = None
     waiting: float | None = None
     kv_use: float | None = None
     tokens_out: float | None = None
-    """Output tokens a second of streams through this gateway."""
+    """Output tokens per second of streams through this gateway."""
     error: str = ""
-    """Why it gets no requests, or fewer; else its last error."""
+    """Reason why the replica gets no requests, or fewer; else its last error."""
     error_seconds: float | None = None
-    """Time since that error, by the gateway's clock."""
+    """Seconds since that error, according to the gateway."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One reading of an address. Times are in seconds of a monotonic clock."""
+    """Result of one poll of an address. Times are monotonic seconds."""
 
     at: float
     state: str
     page: Page = field(default_factory=Page)
     error: str = ""
-    """Why it is not ready; or what could not be read."""
+    """Reason why the address is not ready, or which part could not be read."""
     models: tuple[str, ...] = ()
     is_gateway: bool = False
     replicas: tuple[Replica, ...] = ()
@@ -59,18 +59,20 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The last two readings that follow each other, and the last error."""
+    """The last two consecutive readings, and the last error."""
 
     latest: Reading | None = None
     previous: Reading | None = None
-    """None unless the process is the same as that of `latest`."""
+    """The reading before `latest`; None unless the same process served both."""
     failing_since: float | None = None
-    """When the reading was made since which it is not ready; None while it is."""
+    """Time of the first reading in which the address was not ready; None while it is ready."""
     fault: str = ""
-    """The last error that its counters have shown."""
+    """The last error indicated by the address's counters."""
     fault_at: float | None = None
     lost: Mapping[str, float] = field(default_factory=dict)
-    """Replicas that are not ready, by address: the time of the reading since which they are not."""
+    """Replicas that are not ready, by address, each with the time of the first reading in which it
+    was not.
+    """
 
     def followed_by(self, reading: Reading) -> History:
         before = self.latest
@@ -94,7 +96,7 @@ class History:
         return replace(next_one, previous=before)
 
     def rate(self, name: str, **labels: str) -> float | None:
-        """Increase of a counter for each second between the two readings."""
+        """Increase of a counter per second between the two readings."""
         found = self.increase(name, **labels)
         if found is None or self.latest is None or self.previous is None:
             return None
@@ -112,15 +114,15 @@ class History:
 
 
 def with_replicas(dead: Reading, before: Reading) -> Reading:
-    """The reading of a dead gateway with the replicas that it had: they may serve without it. What
-    it knew of them is forgotten.
+    """The reading of a dead gateway, extended by its last known replicas: they may serve without
+    the gateway. The gateway's data about them is dropped.
     """
     replicas = tuple(Replica(one.address, one.pool, UNREAD, one.models) for one in before.replicas)
     return replace(dead, models=before.models, is_gateway=before.is_gateway, replicas=replicas)
 
 
 def restarted(before: Page, after: Page) -> bool:
-    """Whether another process answers, or the same one with counters that have begun again."""
+    """Whether the process was replaced, or its counters were reset."""
     name = "process_start_time_seconds"
     if before.total(name) != after.total(name) and before.total(name) is not None:
         return True
@@ -129,7 +131,7 @@ def restarted(before: Page, after: Page) -> bool:
 
 
 def new_fault(before: Page, after: Page) -> str:
-    """The errors that were counted between two readings, in words; empty if there were none."""
+    """Text about the errors counted between two readings; empty if there were none."""
     found = []
     for name, label, words in FAULTS:
         earlier, later = counts(before, name, label), counts(after, name, label)
@@ -150,6 +152,8 @@ def counts(page: Page, name: str, label: str) -> Mapping[str, float]:
 
 
 def server_errors(page: Page) -> float:
-    """Answers of status 5xx. vLLM's pages have the class, those of other servers the number."""
+    """Number of responses with status 5xx. vLLM's pages have the status class as a label, other
+    servers the status code.
+    """
     by_status = page.by("http_requests_total", "status").items()
     return sum(count for status, count in by_status if status.startswith("5"))

@@ -1,4 +1,6 @@
-"""Reads all addresses side by side, a thread for each, so that a slow one keeps none waiting."""
+"""Polls all addresses concurrently, one thread for each, so that a slow address does not delay
+others.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +14,22 @@ from penstock_ops.top.history import History, Reading, Replica
 from penstock_ops.top.reading import Target, base_of, read
 
 MOST_REPLICAS = 64
-"""Replicas whose own pages are read; of the others the gateway's numbers are shown."""
+"""Maximum number of replicas whose own pages are read. For the others, the gateway's numbers are
+shown.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What is known at one time. `waiting_since`: when the reading began that is not done."""
+    """The data at one time. `waiting_since`: start time of the poll that has not ended."""
 
     histories: Mapping[str, History]
     waiting_since: Mapping[str, float]
 
 
 class Poller:
-    """Reads each address every `interval` seconds until `stop`. Replicas that gateways name are
-    read as well, without a key.
+    """Polls each address every `interval` seconds until `stop`. Replicas listed by gateways are
+    polled too, without an API key.
     """
 
     def __init__(
@@ -48,7 +52,7 @@ class Poller:
             self._follow(name, target)
 
     def stop(self) -> None:
-        """No reading begins after this. Those that have begun end with their threads."""
+        """Start no further polls. Polls in progress end with their threads."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -58,7 +62,7 @@ class Poller:
             return Snapshot(dict(self._histories), dict(self._waiting_since))
 
     def wait(self, done: Callable[[Snapshot], bool], seconds: float) -> Snapshot:
-        """What is known when `done` holds, or after `seconds`."""
+        """Wait until `done` returns true, or for `seconds`; returns the data at that time."""
         with self._changed:
             self._changed.wait_for(lambda: done(self.seen()), seconds)
             return self.seen()
@@ -75,7 +79,7 @@ class Poller:
             self._pause(began + self._interval - time.monotonic())
 
     def _begin(self, name: str) -> bool:
-        """Whether another reading is wanted."""
+        """Whether another poll is due."""
         with self._changed:
             if self._ended or not self._is_wanted(name):
                 self._followed.discard(name)

@@ -1,6 +1,6 @@
-"""Reads one address over HTTP: its metrics, whether it takes requests, a gateway's replicas.
+"""Polls one address over HTTP: its metrics, its readiness, and a gateway's replicas.
 
-The key goes to addresses that the user named, never to those that a gateway names.
+The API key is sent only to addresses given by the user, never to addresses reported by a gateway.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from penstock_ops.top.history import DEAD, NOT_READY, READY, Reading, Replica
 from penstock_ops.top.replicas import replicas_of_document, replicas_of_metrics
 
 PATIENCE = 5.0
-"""Seconds that all requests of one reading may take together."""
+"""Timeout in seconds for all requests of one poll together."""
 MOST_BYTES = 8 << 20
-"""Of an answer."""
+"""Maximum size of a response."""
 GATEWAY = "penstock:gateway_requests_open"
 MISSING = (http.client.NOT_FOUND, http.client.METHOD_NOT_ALLOWED)
 CLOSED = (http.client.UNAUTHORIZED, http.client.FORBIDDEN)
@@ -32,7 +32,7 @@ CLOSED = (http.client.UNAUTHORIZED, http.client.FORBIDDEN)
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """An address, without a slash at its end, and how to reach it."""
+    """An address without a trailing slash, and the settings for connecting to it."""
 
     base: str
     key: str | None = None
@@ -58,12 +58,12 @@ class Answer:
 
 
 class NoAnswerError(Exception):
-    """Why there is no answer, in words."""
+    """There is no response; the message has the reason."""
 
 
 def base_of(text: str) -> str:
-    """`text` as http(s)://HOST:PORT/PATH without the `/v1` and `/metrics` that others end with.
-    Raises InvalidValueError for what is no such address.
+    """Normalise `text` to http(s)://HOST:PORT/PATH, without a trailing `/v1` or `/metrics`. Raises
+    InvalidValueError for an invalid address.
     """
     expected = "HOST:PORT, http://HOST:PORT or https://HOST:PORT"
     try:
@@ -80,8 +80,8 @@ def base_of(text: str) -> str:
 
 
 def read(target: Target) -> Reading:
-    """One reading, at the latest after PATIENCE seconds unless the name of the host is sought for
-    longer. Never raises for what a server does.
+    """Poll once, within PATIENCE seconds plus the time for resolving the host name. Never raises
+    because of a server's behaviour.
     """
     deadline = time.monotonic() + PATIENCE
     try:
@@ -99,7 +99,7 @@ def read(target: Target) -> Reading:
 
 
 def condition(metrics: Answer, page: Page, ready: Answer) -> tuple[str, str]:
-    """State and error of what has answered."""
+    """State and error of an address that has responded."""
     if ready.status != http.client.OK:
         return NOT_READY, message(ready)
     if metrics.status != http.client.OK:
@@ -108,7 +108,7 @@ def condition(metrics: Answer, page: Page, ready: Answer) -> tuple[str, str]:
 
 
 def message(answer: Answer) -> str:
-    """The message of an error in the form of OpenAI, or the status."""
+    """The message of an error in OpenAI's format, or the status code."""
     error = answer.document().get("error")
     words = error.get("message") if isinstance(error, dict) else None
     name = http.client.responses.get(answer.status, "")
@@ -116,7 +116,7 @@ def message(answer: Answer) -> str:
 
 
 def of_gateway(target: Target, page: Page, found: tuple[str, str], deadline: float) -> Reading:
-    """The reading of a gateway. One whose key is wrong is still shown by its metrics."""
+    """The reading of a gateway. If the gateway rejects the API key, its metrics are still shown."""
     (state, error), models = found, get(target, "/v1/models", deadline)
     listed = get(target, "/replicas", deadline)
     if listed.status in CLOSED and not error:
@@ -144,7 +144,7 @@ def models_of_list(answer: Answer) -> tuple[str, ...]:
 
 
 def get(target: Target, path: str, deadline: float) -> Answer:
-    """The answer to a GET, redirects included: none is followed. Raises NoAnswerError."""
+    """The response to a GET request. Redirects are not followed. Raises NoAnswerError."""
     parts = urlsplit(target.base)
     seconds = deadline - time.monotonic()
     if seconds <= 0:
@@ -173,7 +173,7 @@ def connected(
 
 @cache
 def tls(insecure: bool) -> ssl.SSLContext:
-    """Made once: it reads the certificates of the system."""
+    """The TLS context. It is created once, because it reads the system's certificates."""
     context = ssl.create_default_context()
     if insecure:
         context.check_hostname = False
@@ -182,8 +182,8 @@ def tls(insecure: bool) -> ssl.SSLContext:
 
 
 def body(response: http.client.HTTPResponse, deadline: float) -> bytes:
-    """The body. Raises TimeoutError after the deadline, however slowly it comes, and NoAnswerError
-    for one that is too long or cut off.
+    """The response body. Raises TimeoutError after the deadline, even if bytes still arrive, and
+    NoAnswerError for a body that is too long or truncated.
     """
     pieces, size = [], 0
     while piece := response.read1(1 << 16):
@@ -199,7 +199,7 @@ def body(response: http.client.HTTPResponse, deadline: float) -> bytes:
 
 
 def words(error: Exception) -> str:
-    """Why there is no answer, without the names of classes and numbers."""
+    """Reason for a missing response, without class names and error numbers."""
     if isinstance(error, socket.gaierror):
         return f"no such host: {error.strerror}"
     if isinstance(error, ssl.SSLCertVerificationError):

@@ -1,4 +1,6 @@
-"""The replicas of a gateway: from `GET /replicas`, or from the metrics of one without it."""
+"""The replicas of a gateway, from `GET /replicas`, or from its metrics if it lacks that
+endpoint.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,11 @@ from penstock_ops.top.exposition import Page, Sample
 from penstock_ops.top.history import NOT_READY, READY, Replica
 
 MOST = 512
-"""Replicas that are shown; a gateway has fewer."""
+"""Maximum number of replicas shown; more than a gateway has."""
 
 
 def replicas_of_document(document: Mapping[str, Any]) -> tuple[Replica, ...]:
-    """Replicas of the JSON of `GET /replicas`. Members of another type than documented count as
-    not known.
-    """
+    """Replicas in the JSON of `GET /replicas`. Members of an undocumented type count as unknown."""
     now = number(document.get("time"))
     found = [
         replica(address, text(pool.get("name")), one, now)
@@ -50,7 +50,7 @@ def replica(address: str, pool: str, one: Mapping[str, Any], now: float | None) 
 
 
 def replicas_of_metrics(page: Page) -> tuple[Replica, ...]:
-    """Replicas of a gateway's metrics page, which has neither models nor reasons."""
+    """Replicas in a gateway's metrics page, which contains neither models nor reasons."""
     samples = page.samples.get("penstock:gateway_replica_ready", ())
     return tuple(replica_of_sample(page, sample) for sample in samples)[:MOST]
 

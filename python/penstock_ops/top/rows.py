@@ -22,12 +22,12 @@ GATEWAY = (
     "penstock:gateway_queue_requests",
     "penstock:gateway_time_to_first_token_seconds",
 )
-"""Names of the requests that run and that wait, and of the time to the first token."""
+"""Metric names of running requests, waiting requests, and the time to first token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quantiles:
-    """In seconds, of what was observed between two readings."""
+    """Quantiles in seconds of the values observed between two polls."""
 
     p50: float
     p99: float
@@ -35,27 +35,29 @@ class Quantiles:
 
 @dataclass(frozen=True, slots=True)
 class TierUse:
-    """A KV tier. Sizes are in bytes; a capacity of 0 is not known."""
+    """Use of a KV tier. Sizes are in bytes; a capacity of 0 means unknown."""
 
     name: str
     used: float
     capacity: float
     hit_share: float | None
-    """Share of the prompt tokens that came from it, since the last reading."""
+    """Share of the prompt tokens that were loaded from the tier since the last poll."""
     is_skipped: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Rates are for each second, shares from 0 to 1, times in seconds. None: not known, or
-    nothing happened since the last reading.
+    """One row of the table. Rates are per second, shares from 0 to 1, times in seconds. None means
+    unknown, or that nothing happened since the last poll.
     """
 
     name: str
     kind: Literal["server", "gateway", "replica"]
     state: str
     group: str
-    """The address that was given: rows of a gateway and its replicas stay together."""
+    """Address given by the user. Rows of a gateway and its replicas have the same group and stay
+    together.
+    """
     models: tuple[str, ...] = ()
     running: float | None = None
     waiting: float | None = None
@@ -68,9 +70,9 @@ class Row:
     tiers: tuple[TierUse, ...] = ()
     error: str = ""
     error_seconds: float | None = None
-    """Since when it is as the error says."""
+    """Seconds since the error began."""
     age: float | None = None
-    """Time since the last reading."""
+    """Seconds since the last poll."""
 
 
 def rows(
@@ -79,8 +81,8 @@ def rows(
     waiting_since: Mapping[str, float],
     now: float,
 ) -> list[Row]:
-    """Rows of the given addresses, in their order. `waiting_since`: when the request was sent that
-    has no answer yet.
+    """Rows of the given addresses, in their order. `waiting_since`: start time of a request that
+    has no response yet.
     """
     found = []
     for address in given:
@@ -96,7 +98,9 @@ def rows(
 
 
 def with_sums(row: Row, replicas: Sequence[Row]) -> Row:
-    """A gateway's row with the tokens of its replicas: it counts none itself."""
+    """A gateway's row with the token rates summed over its replicas, because a gateway does not
+    count tokens.
+    """
     tokens_in = [one.tokens_in for one in replicas if one.tokens_in is not None]
     tokens_out = [one.tokens_out for one in replicas if one.tokens_out is not None]
     return replace(
@@ -107,7 +111,7 @@ def with_sums(row: Row, replicas: Sequence[Row]) -> Row:
 
 
 def own_row(address: str, history: History, since: float | None, now: float) -> Row:
-    """The row of an address that was given. One that does not answer has no numbers."""
+    """The row of an address given by the user. A row without a response has no numbers."""
     latest = history.latest
     kind: Literal["server", "gateway"] = "gateway" if latest and latest.is_gateway else "server"
     models = latest.models if latest else ()
@@ -122,7 +126,7 @@ def own_row(address: str, history: History, since: float | None, now: float) -> 
 
 
 def with_error(row: Row, history: History, now: float) -> Row:
-    """The row with what is wrong now, else with the last error that was counted."""
+    """The row with the present error, else with the last error counted."""
     latest = history.latest
     if latest is not None and latest.error:
         since = history.failing_since
@@ -135,8 +139,8 @@ def with_error(row: Row, history: History, now: float) -> Row:
 
 
 def replica_row(address: str, replica: Replica, of: History, detail: History, now: float) -> Row:
-    """A replica as its gateway sees it, with the rates of its own page where that can be read.
-    `of` is the gateway's history, `detail` the replica's own.
+    """A replica's row: data from its gateway, with the rates of the replica's own page if
+    available. `of` is the gateway's history, `detail` the replica's.
     """
     state, models = replica.state, replica.models
     if state == UNREAD and detail.latest is not None:
@@ -167,7 +171,7 @@ def first(one: float | None, other: float | None) -> float | None:
 
 
 def measured(row: Row, history: History) -> Row:
-    """The row with the numbers of its pages."""
+    """The row with the numbers from its metrics pages."""
     latest = history.latest
     assert latest is not None
     page = latest.page
@@ -188,13 +192,13 @@ def measured(row: Row, history: History) -> Row:
 
 
 def empty_queue(page: Page) -> float | None:
-    """0 if a gateway has a queue: one that is empty has no requests of any priority."""
+    """0 if the gateway has a queue, else None. An empty queue has no metric for any priority."""
     return 0.0 if page.total("penstock:gateway_queue_bytes") is not None else None
 
 
 def hit_share(history: History) -> float | None:
-    """Share of the prompt tokens that were not computed: from the pool, or from a tier. For a
-    gateway the share that it expected.
+    """Share of the prompt tokens that were not computed, but found in the pool or in a tier. For a
+    gateway, the share that it predicted.
     """
     for hits, all_tokens in (
         ("vllm:prompt_tokens_cached_total", "vllm:prompt_tokens_total"),

@@ -1,4 +1,6 @@
-"""The terminal as a screen: lines in, keys out, and restored at the end whatever happens."""
+"""The terminal as a screen: draws lines, reads keys, and restores the terminal at the end, also
+after an error.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,10 @@ STYLES = {
     "reverse": "\x1b[7m",
 }
 WITHOUT_COLOURS = {"bold": "\x1b[1m", "reverse": "\x1b[7m"}
-"""Under $NO_COLOR. The selected row has to be seen."""
+"""Styles if $NO_COLOR is set. The selected row must still be visible."""
 RESET = "\x1b[0m"
 ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
-"""The alternate screen, no cursor, no wrapping at the end of a line."""
+"""Switch to the alternate screen, hide the cursor, and disable line wrapping."""
 LEAVE = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"
 SEQUENCE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|O[A-Za-z])")
 KEYS = {
@@ -49,7 +51,7 @@ SMALL = (80, 24)
 
 
 class Screen:
-    """The terminal of two descriptors, from the beginning of a `with` block to its end."""
+    """The terminal of two file descriptors, in use during a `with` block."""
 
     def __init__(self, source: int, sink: int, *, coloured: bool, encoding: str = "utf-8") -> None:
         self._source, self._sink = source, sink
@@ -92,12 +94,13 @@ class Screen:
         return (found.columns or SMALL[0], found.lines or SMALL[1])
 
     def draw(self, lines: Sequence[Line]) -> None:
-        """Show the lines from the top on, in one write; what was below them is cleared."""
+        """Draw the lines from the top of the screen in one write, and clear the rest."""
         size = self.size()
         parts = ["\x1b[2J"] if size != self._drawn else []
         self._drawn = size
         for number, line in enumerate(lines, 1):
-            # Cleared first: behind the last column the cursor stays on it, and would clear it.
+            # Clear the line before writing. After writing the last column the cursor would still be
+            # on it, and clearing would erase it.
             parts.append(f"\x1b[{number};1H\x1b[K")
             for text, style in line:
                 begin = self._styles.get(style, "")
@@ -107,8 +110,8 @@ class Screen:
         self._write("".join(parts))
 
     def keys(self, seconds: float) -> list[str]:
-        """The keys that were pressed: waits up to `seconds` for the first, or for a change of the
-        size. Raises EOFError when the terminal is gone.
+        """The pressed keys: waits up to `seconds` for the first key, or for a resize. Raises
+        EOFError when the terminal is closed.
         """
         ready, _, _ = select.select([self._source, self._wake], [], [], max(seconds, 0.0))
         if self._wake in ready:
@@ -146,7 +149,9 @@ class Screen:
         self._changed()
 
     def _stop(self) -> None:
-        """Ctrl-Z: give the terminal back, stop, and take it again when the job goes on."""
+        """Handle Ctrl-Z: restore the terminal, stop the process, and set the terminal up again when
+        the job continues.
+        """
         self._close()
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)
@@ -160,7 +165,7 @@ class Screen:
 
 
 def decoded(typed: bytes) -> list[str]:
-    """Names of keys, and characters. Other sequences of the terminal are left out."""
+    """Names of keys, and characters. Unknown escape sequences are dropped."""
     keys, place = [], 0
     while place < len(typed):
         if found := SEQUENCE.match(typed, place):

@@ -1,4 +1,4 @@
-"""Rows as lines of a table that fits a number of columns. No IO."""
+"""Formats rows as lines of a table of limited width. No IO."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Column:
     width: int
     value: Callable[[Row], str]
     at: int = 0
-    """Columns of the screen from which on it is shown."""
+    """Minimum screen width at which the column is shown."""
     right: bool = True
 
 
 SHORT = {"not ready": "no", "unhealthy": "down", "warming": "warm", "draining": "drain"}
-"""Words of states in five columns."""
+"""Abbreviations of states, at most five characters."""
 LEAST_NAME, MOST_NAME = 16, 44
 INDENT = "  "
 
@@ -54,7 +54,7 @@ def _tiers(row: Row) -> str:
 
 
 def tier_words(tier: TierUse, name: str) -> str:
-    """Such as `ram 1.2G/4.0G hit 12%`."""
+    """Text about a tier, such as `ram 1.2G/4.0G hit 12%`."""
     found = f"{words.printable(name)} {words.size(tier.used)}"
     if tier.capacity:
         found += f"/{words.size(tier.capacity)}"
@@ -64,7 +64,7 @@ def tier_words(tier: TierUse, name: str) -> str:
 
 
 def error_words(row: Row) -> str:
-    """The error, and since when it is so, or how long ago it was."""
+    """The error, and how long it has lasted or how long ago it occurred."""
     if not row.error:
         return ""
     error = words.printable(" ".join(row.error.split()))
@@ -97,11 +97,11 @@ NUMBERS = (
 MODEL = Column("MODEL", 24, _models, 120, right=False)
 TIERS = Column("KV TIERS", 46, _tiers, 190, right=False)
 ERROR = Column("LAST ERROR", 0, error_words, 150, right=False)
-"""It has the rest of the line."""
+"""The error's column, which takes the rest of the line."""
 
 
 def columns_of(width: int) -> list[Column]:
-    """The columns that fit, that of names left out."""
+    """The columns that fit, without the name column."""
     found = [Column("STATE", 9, _state, right=False)]
     if width < MODEL.at:
         found = [Column("STATE", 5, _short_state, right=False)]
@@ -119,14 +119,14 @@ def _taken(columns: Sequence[Column]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Places of a table of `width` columns."""
+    """Column positions of a table of `width` characters."""
 
     width: int
     name: int
-    """Columns of names."""
+    """Width of the name column."""
     columns: Sequence[Column]
     error: int
-    """Columns of the last error; 0: it is on a line of its own."""
+    """Width of the column for the last error; 0 if the error is on a separate line."""
 
     def head(self) -> Line:
         names = [words.padded("ADDRESS", self.name)]
@@ -136,7 +136,9 @@ class Table:
         return (Span(words.padded(" ".join(names), self.width), "bold"),)
 
     def lines(self, row: Row, above: Row | None) -> list[Line]:
-        """A row, and a line below it for what has no column. `above`: the gateway of a replica."""
+        """A row as lines; a second line has the data without a column. `above`: the gateway of a
+        replica.
+        """
         spans = [Span(words.padded(name_of(row), self.name), "" if above else "bold")]
         for column in self.columns:
             text = words.padded(column.value(row), column.width, right=column.right)
@@ -148,7 +150,7 @@ class Table:
         return [fitted(spans, self.width), *([note] if note else [])]
 
     def has_room(self, row: Row) -> bool:
-        """Whether the column of the last error has room for that of the row."""
+        """Whether the row's error fits in its column."""
         return self.error > 0 and words.width(error_words(row)) <= self.error
 
     def note(self, row: Row, above: Row | None) -> Line | None:
@@ -163,14 +165,14 @@ class Table:
         if not rest and not error:
             return None
         indent = INDENT * (2 if above else 1)
-        # The error is first: the end of the line may be cut off.
+        # The error comes first, because the end of the line may be truncated.
         spans = [Span(indent), Span(error, error_style(row))]
         spans.append(Span((INDENT if error else "") + rest, "dim"))
         return fitted(spans, self.width)
 
 
 def table(width: int, names: int) -> Table:
-    """A table of `width` columns; the longest name has `names`."""
+    """A table of `width` characters, where the longest name has `names` characters."""
     columns = columns_of(width)
     free = width - _taken(columns)
     if width < ERROR.at:
@@ -190,7 +192,7 @@ def name_of(row: Row) -> str:
 
 
 def line_groups(rows: Sequence[Row], width: int) -> tuple[Line, list[list[Line]]]:
-    """The head of the table, and the lines of each row."""
+    """The table header, and the lines of each row."""
     found = table_of(rows, width)
     groups, above = [], None
     for row in rows:
@@ -201,14 +203,14 @@ def line_groups(rows: Sequence[Row], width: int) -> tuple[Line, list[list[Line]]
 
 
 def plain(rows: Sequence[Row], width: int) -> list[str]:
-    """The table as text, without spaces at the ends of lines."""
+    """The table as plain text, without trailing spaces."""
     head, groups = line_groups(rows, width)
     lines = [head, *(line for group in groups for line in group)]
     return ["".join(span.text for span in line).rstrip() for line in lines]
 
 
 def fitted(spans: Sequence[Span], width: int) -> Line:
-    """The spans cut off after `width` columns."""
+    """The spans, truncated to `width` columns."""
     kept, free = [], width
     for span in spans:
         text = words.cut(span.text, free)

@@ -1,4 +1,4 @@
-"""What the keys change: order, filter, selection. No IO."""
+"""The view state that keys change: sort order, filter, selection. No IO."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 from penstock_ops.top.rows import Row
 
 Mode = Literal["table", "one", "help", "filter"]
-"""The table, one row with all that is known, the keys, the table while a filter is typed."""
+"""Table, details of one row, help, or table while a filter is typed."""
 
 MOST_FILTER = 60
 
@@ -28,7 +28,7 @@ SORTS: dict[str, Callable[[Row], float]] = {
     "TTFT": lambda row: _number(row.ttft.p99 if row.ttft else None),
     "ITL": lambda row: _number(row.itl.p99 if row.itl else None),
 }
-"""Orders by name; the highest number is first."""
+"""Sort orders by name; the largest number comes first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +38,14 @@ class View:
     is_reversed: bool = False
     filter: str = ""
     selected: int = 0
-    """Place of a row among those that are shown."""
+    """Index of the selected row among the rows shown."""
     is_paused: bool = False
     is_over: bool = False
 
 
 def pressed(view: View, key: str, shown: int, page: int) -> View:
-    """The view after a key. `shown`: number of rows that pass the filter, `page`: rows that fit
-    the screen.
+    """The view after a key press. `shown`: number of rows that pass the filter; `page`: number of
+    rows that fit the screen.
     """
     if view.mode == "filter":
         return typed(view, key)
@@ -90,8 +90,8 @@ def chosen(view: View, key: str) -> View:
 
 
 def shown_rows(view: View, rows: Sequence[Row]) -> list[Row]:
-    """The rows that pass the filter, in the chosen order. Replicas stay below their gateway; one
-    that passes keeps it.
+    """The rows that pass the filter, in the chosen order. Replicas stay below their gateway, and a
+    gateway is kept if one of its replicas passes.
     """
     groups = [list(group) for _, group in groupby(rows, lambda row: row.group)]
     measure = SORTS[view.sort]

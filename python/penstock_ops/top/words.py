@@ -1,4 +1,4 @@
-"""Numbers and texts as the table shows them: short, and without anything that a terminal would
+"""Short text for numbers and names in the table, without characters that a terminal would
 interpret.
 """
 
@@ -12,14 +12,14 @@ COUNTS = (("G", 1e9), ("M", 1e6), ("k", 1e3))
 
 
 def printable(text: str) -> str:
-    """`text` with a ? for each character that moves the cursor, changes the direction of writing,
-    takes no column, or cannot be shown.
+    """`text` with ? in place of characters that are unsafe on a terminal: they move the cursor,
+    change the writing direction, take no column, or cannot be displayed.
     """
     return "".join(one if columns(one) else "?" for one in text)
 
 
 def columns(character: str) -> int:
-    """Columns that a character takes; 0 for one that is not to be shown."""
+    """Number of columns of a character; 0 for a character that is not displayed."""
     if character.isascii():
         return 1 if character.isprintable() else 0
     if not character.isprintable() or unicodedata.category(character) in ("Mn", "Me", "Mc"):
@@ -30,12 +30,12 @@ def columns(character: str) -> int:
 
 
 def width(text: str) -> int:
-    """Columns of a printable text."""
+    """Width of a printable text in columns."""
     return len(text) if text.isascii() else sum(map(columns, text))
 
 
 def cut(text: str, most: int) -> str:
-    """The beginning of a printable text that fits `most` columns; a ~ stands for the rest."""
+    """`text` truncated to `most` columns; a ~ marks the truncation."""
     if width(text) <= most:
         return text
     kept, used = [], 0
@@ -48,14 +48,14 @@ def cut(text: str, most: int) -> str:
 
 
 def padded(text: str, columns: int, *, right: bool = False) -> str:
-    """`text` in exactly so many columns."""
+    """`text` padded or truncated to exactly the given number of columns."""
     text = cut(text, columns)
     space = " " * (columns - width(text))
     return space + text if right else text + space
 
 
 def count(value: float | None) -> str:
-    """At most four characters, below 10^12."""
+    """A number below 10^12 in at most four characters."""
     if value is None:
         return NOTHING
     for unit, size in COUNTS:
@@ -83,7 +83,7 @@ def seconds(value: float | None) -> str:
 
 
 def duration(value: float) -> str:
-    """A time that has passed."""
+    """An elapsed time."""
     whole = int(value)
     if whole < 60:
         return f"{whole}s"
@@ -95,7 +95,7 @@ def duration(value: float) -> str:
 
 
 def size(value: float) -> str:
-    """Bytes, in units of 1024."""
+    """A size in bytes, in units of 1024."""
     for unit, one in SIZES:
         if value >= one:
             scaled = value / one

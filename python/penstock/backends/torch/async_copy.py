@@ -25,7 +25,7 @@ LONGEST_SLEEP_S = 0.001
 
 
 class Copied(Protocol):
-    """Copies in flight."""
+    """A group of copies in flight."""
 
     def result(self) -> float:
         """Wait for the copies to end. Returns the seconds they took."""
@@ -59,7 +59,7 @@ class DeviceCopies:
     """
 
     def __init__(self, device: torch.device, gpu: str = "the GPU") -> None:
-        """`gpu` is the name of the GPU in errors."""
+        """`gpu` is the GPU's name for error messages."""
         self._device, self._gpu = device, gpu
         self._registers, self._runtime = kind_of(device).registers, runtime(device)
         self._outward = self._runtime.Stream(device)
@@ -69,7 +69,7 @@ class DeviceCopies:
     def pin(self, size: int) -> Tensor:
         if not self._registers:
             return self._allocate_pinned(size)
-        # torch's pinned allocator would round the size up to a power of two.
+        # torch's own pinned allocator would round the size up to a power of two.
         memory = _aligned(torch.empty(size + PAGE, dtype=torch.uint8), size)
         cudart = self._runtime.cudart()
         with self._runtime.device(self._device):
@@ -85,7 +85,7 @@ class DeviceCopies:
             raise _no_room(size, error) from error
 
     def unpin(self, memory: Tensor) -> None:
-        # Memory of torch's allocator is unpinned with the tensor.
+        # Memory from torch's allocator is unpinned when its tensor is freed.
         if not self._registers or not len(memory):
             return
         with self._runtime.device(self._device):
@@ -124,7 +124,7 @@ class _DeviceCopied:
             self._ended.record(stream)
 
     def result(self) -> float:
-        # Poll and sleep, so that other threads run: CUDA's own wait has no time-out.
+        # Poll and sleep, so that other threads run. CUDA's own wait has no timeout.
         with losses(self._gpu):
             if not wait_for(self._ended.query, HANG_S):
                 what = f"a copy of KV blocks on {self._gpu} has not ended after {HANG_S:.0f} s"
@@ -134,9 +134,9 @@ class _DeviceCopied:
 
 @contextmanager
 def on_stream(stream: Any) -> Iterator[None]:
-    """Launch the block's work on `stream`. Afterwards the stream's GPU stays the thread's current
-    device. torch alone would restore GPU 0 on a new thread, so that each rank would create a CUDA
-    context of 0.5 GB there.
+    """Launch the block's work on `stream`. Afterwards the stream's GPU remains the thread's current
+    device. By default, torch restores GPU 0 on a new thread, so each rank would create a CUDA
+    context of 0.5 GB on that GPU.
     """
     module = runtime(stream.device)
     module.set_device(stream.device)

@@ -147,8 +147,7 @@ class TorchBackend:
             free = self._device.free_memory() // config.parallel.most_ranks_on_a_node
             tables = 4 * self._on_device.entries
             free -= step_bytes(spec.model, spec.shard, tokens, spec.dtype, tables)
-        # Activations that are received from or sent to another stage are held in buffers of their
-        # own.
+        # Activations that another stage sends or receives are held in separate buffers.
         handed = config.parallel.ray_overlap_comm + (not spec.shard.embeds)
         return max(0, free - handed * sent_bytes(spec.model, tokens, spec.dtype))
 
@@ -165,8 +164,8 @@ class TorchBackend:
             raise out_of_memory(error, "graphs of steps") from error
         detail = found.describe(self._limits.tokens)
         pauses = 0
-        # A capture that has to compile its kernels would block requests for seconds. The kernels of
-        # FlashInfer's steps are not compiled ahead.
+        # A capture that had to compile its kernels would block requests for seconds. The kernels of
+        # FlashInfer's steps are not compiled ahead of time.
         if captures is not None and self._flash is None and self._all_compiled():
             pauses = len(captures)
             detail += f", {pauses} graphs to capture in pauses"
@@ -175,8 +174,8 @@ class TorchBackend:
         return found
 
     def _all_compiled(self) -> bool:
-        """True if all ranks of the stage have compiled their kernels ahead of time. They capture
-        graphs together, so one rank that has not decides for all.
+        """Whether all ranks of the stage have compiled their kernels ahead of time. The ranks
+        capture graphs together, so one rank without compiled kernels prevents captures on all.
         """
         own = self._compiled is None or self._compiled.result()
         group, found = self._ranks.group, []
@@ -221,7 +220,7 @@ class TorchBackend:
             raise out_of_memory(error, f"tables of {slots} sequences") from error
 
     def _place(self, blocks: Sequence[int]) -> None:
-        """Allocate KV pools, with `blocks[g]` blocks for group g, and build the model and its
+        """Allocate KV pools with `blocks[g]` blocks for group g, then build the model and its
         graphs on them.
         """
         groups = zip(self._weights.kv_groups, blocks, strict=True)
@@ -240,8 +239,8 @@ class TorchBackend:
 
     @property
     def _captures_steps(self) -> bool:
-        """False if the device has no graphs, or with pipeline stages: steps that receive
-        activations through the host are not captured.
+        """Whether steps are captured as graphs. False if the device has no graphs. Also false with
+        pipeline stages, because steps that receive activations through the host are not captured.
         """
         return self._spec.has_whole_steps and self._device.capture is not None
 
@@ -262,7 +261,7 @@ class TorchBackend:
         check(plan, self._limits)
         updates = self._slots.apply(plan)
         step, order = Step(plan, self._last_step, self._grammars), order_of(plan)
-        # Read the slots now: when the work runs, they may hold other sequences.
+        # Read the slots now. By the time the work runs, other sequences may occupy them.
         firsts = first_rows(plan, order)
         if updates.plain and not any(plan.drafts):
             step.draws = plain_draws(plan, firsts)
@@ -271,7 +270,7 @@ class TorchBackend:
             step.scores = wanted_scores(plan, self._slots, firsts)
             step.pooled = wanted_vectors(plan, self._slots, firsts)
         if captures is not None and not captures.complete:
-            # A separate piece of work, so that the capture does not count in the time of the step.
+            # The capture is a separate piece of work, so that its time does not count as step time.
             again = captures.capture_again
             self._device.start(lambda: self._work(plan, lambda: again(self._graphs.needed(step))))
         step.start(
@@ -297,13 +296,14 @@ class TorchBackend:
 
     def close(self) -> None:
         self._device.close()
-        # Free the graphs before NCCL: they hold NCCL operations, which its shutdown would wait for.
+        # Free the graphs before NCCL is shut down: they hold NCCL operations, and the shutdown
+        # would wait for these.
         self._graphs.forget()
         self._measured = None
         self._ranks.close()
 
     def _work(self, plan: StepPlan, work: Callable[[], None]) -> None:
-        """Run `work`, which is a part of the plan's step. An error marks the plan's slots as
+        """Run `work`, a part of the plan's step. On an error, the plan's slots are marked as
         failed.
         """
         try:

@@ -39,13 +39,15 @@ class Limits:
     block_size: int
     groups: tuple[GroupLimits, ...]
     last_sampled: bool
-    """True if this rank has the sampled tokens (it has the embedding and the head)."""
+    """Whether this rank holds the sampled tokens, as a rank with the embedding and the output head
+    does.
+    """
 
 
 def check(plan: StepPlan, limits: Limits) -> None:
-    """Check everything in a plan that does not depend on the contents of the slots; raises
-    ValueError. Whole columns are checked first, single sequences only if that fails, to name the
-    sequence at fault.
+    """Check all properties of a plan that do not depend on the contents of the slots; raises
+    ValueError. Whole columns are checked first. Single sequences are checked only after a failure,
+    to name the sequence at fault.
     """
     _columns(plan, limits)
     _range("slot", plan.slots, limits.slots)

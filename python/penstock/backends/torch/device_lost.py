@@ -1,5 +1,5 @@
-"""Detection of a lost device by fatal errors (for GPUs, of CUDA): after one, the process cannot use
-the device again.
+"""Detection of a lost device by fatal errors (on GPUs, CUDA errors). After such an error, the
+process cannot use the device again.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from penstock.core import DeviceLostError
 
 
 def remedy() -> str:
-    """Where the reason of a loss stands, for the devices of the table."""
+    """Text for the error: the process cannot use the device again, and where each device in the
+    table reports the cause.
+    """
     known = (kind.remedy for kind in DEVICES.values() if kind.remedy)
     return " ".join(["This process cannot use it again.", *known])
 
 
 def is_loss(error: BaseException) -> bool:
     """True if the error destroyed the device's context: an invalid memory access, a GPU that fell
-    off the bus, an uncorrectable memory error. Messages of all devices of the table are known.
+    off the bus, an uncorrectable memory error. Recognises the messages of all devices in the table.
     """
     if isinstance(error, torch.OutOfMemoryError) or not isinstance(error, RuntimeError):
         return False
@@ -34,13 +36,13 @@ def is_loss(error: BaseException) -> bool:
 
 
 def is_of_library(error: BaseException) -> bool:
-    """True if the error comes from the library between devices (NCCL)."""
+    """Whether the error comes from the communication library of the devices (NCCL)."""
     return any(kind.library in str(error) for kind in DEVICES.values())
 
 
 @contextmanager
 def losses(gpu: str) -> Iterator[None]:
-    """Convert a fatal error into a DeviceLostError that names `gpu`."""
+    """Context manager that converts a fatal error into a DeviceLostError naming `gpu`."""
     try:
         yield
     except RuntimeError as error:
@@ -51,8 +53,8 @@ def losses(gpu: str) -> Iterator[None]:
 
 
 def label(device: torch.device) -> str:
-    """Index and name of a device, with the PCI address if torch knows it. Xids are logged with the
-    PCI address.
+    """Index and name of a device, with the PCI address if torch reports it. The driver logs Xid
+    errors by PCI address.
     """
     own = runtime(device).get_device_properties(device)
     where = ""

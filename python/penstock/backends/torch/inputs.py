@@ -41,7 +41,7 @@ class Inputs:
     starts: Tensor
     """[sequences] Position of the sequence's first row in this step."""
     lengths: Tensor
-    """[sequences] Number of tokens so far, including this step's."""
+    """[sequences] Number of tokens of each sequence up to now, including this step's."""
     offsets: Tensor
     """[sequences + 1] Cumulative row counts (indptr)."""
     decodes: int
@@ -55,7 +55,7 @@ class Inputs:
     blocks: int | None
     """Number of block table entries to read; None: the whole table width."""
     planned: Attending | None = None
-    """Attention planned by FlashInfer, which replaces the Triton kernels; None without it."""
+    """FlashInfer's attention plan, which replaces the Triton kernels; None without FlashInfer."""
 
 
 def order_of(plan: StepPlan) -> list[int]:
@@ -129,7 +129,7 @@ def to_device(columns: Sequence[Sequence[int]], device: torch.device) -> list[Te
 
 
 def upload(host: Tensor, device: torch.device) -> Tensor:
-    """Asynchronous copy to the device, ordered after the work launched so far. Unlike
+    """Asynchronous copy to the device, ordered after previously launched work. Unlike
     `torch.tensor`, it does not wait for that work.
     """
     return _pinned(host, device).to(device, non_blocking=True, copy=True)
@@ -143,6 +143,6 @@ def write(numbers: array[int], target: Tensor) -> None:
 
 def _pinned(host: Tensor, device: torch.device) -> Tensor:
     """Copy `host` to pinned memory, from which a copy to `device` is asynchronous. torch does not
-    reuse it before the copy has ended.
+    reuse the pinned memory before that copy has ended.
     """
     return host.pin_memory() if accelerated(device) else host

@@ -1,5 +1,5 @@
-"""The part of a decoder that one rank holds. `crates/compute/decoder/src/shard.rs` splits it the
-same way.
+"""The part of a decoder that one rank holds. `crates/compute/decoder/src/shard.rs` uses the same
+split.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ class Shard:
     """Rank in the tensor-parallel group."""
     ranks: int
     embeds: bool
-    """True for the first stage, which begins with the embedding."""
+    """Whether this is the first stage, which begins with the embedding."""
     has_head: bool
-    """True for the last stage, which ends with the head."""
+    """Whether this is the last stage, which ends with the output head."""
     layers: range
     heads: range
     """Query heads."""
@@ -28,7 +28,7 @@ class Shard:
     feed-forward.
     """
     experts: range | None
-    """The experts that this rank holds whole; None: it holds some columns of all experts."""
+    """The experts that this rank holds completely. None if it holds some columns of all experts."""
     vocab: range
     vocab_widths: list[int]
     """Number of vocabulary entries on each rank of the stage."""

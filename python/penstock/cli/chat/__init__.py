@@ -1,5 +1,5 @@
-"""`penstock chat`: a conversation in the terminal, with a given server or with one that the command
-starts.
+"""`penstock chat`: a conversation in the terminal, with a given server or with a server that the
+command starts.
 """
 
 from penstock.cli.chat.command import add_arguments, run

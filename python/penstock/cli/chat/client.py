@@ -16,17 +16,17 @@ from penstock.cli.local_server import events
 from penstock.core import InvalidValueError, PenstockError
 
 TIMEOUT = 600.0
-"""Seconds without a byte from the server after which it counts as dead."""
+"""Timeout in seconds: a server that sends nothing for this long counts as dead."""
 
 _TOKENS = ("content", "reasoning_content", "reasoning")
-"""Members of a delta that carry text of tokens."""
+"""Members of a streamed delta that contain generated text."""
 _MALFORMED = (ValueError, LookupError, TypeError, AttributeError)
-"""What reading the members of an unexpected body raises."""
+"""Exceptions raised when the members of an unexpected body are read."""
 
 
 class ChatError(PenstockError):
-    """A question or command fails. The message is the reason, without what a terminal would
-    interpret, as parts of it may be the server's.
+    """A question or command failed. The message is the reason. It has no control characters that a
+    terminal would interpret, because parts of it may come from the server.
     """
 
     def __init__(self, message: str) -> None:
@@ -35,8 +35,8 @@ class ChatError(PenstockError):
 
 @dataclass
 class Measures:
-    """Tokens and seconds of an answer. Tokens are None if the server does not count them, seconds
-    until there is a token.
+    """Token counts and times of an answer. Counts are None if the server does not report them, and
+    times are None until the first token.
     """
 
     prompt: int | None = None
@@ -48,17 +48,17 @@ class Measures:
     """Seconds from the first token to the last."""
 
     cut: bool = False
-    """Whether the answer ended at the bound of its length."""
+    """Whether the answer was truncated at the maximum length."""
 
     @property
     def rate(self) -> float | None:
-        """Tokens per second after the first; None if that cannot be told."""
+        """Tokens per second after the first token; None if unknown."""
         if self.completion is None or self.completion < 2 or self.rest <= 0:
             return None
         return (self.completion - 1) / self.rest
 
     def count(self, usage: Mapping[str, Any]) -> None:
-        """Take the tokens from the `usage` of an answer."""
+        """Read the token counts from the `usage` of an answer."""
         self.prompt = _tokens(usage.get("prompt_tokens"))
         self.completion = _tokens(usage.get("completion_tokens"))
         details = usage.get("prompt_tokens_details")
@@ -68,7 +68,7 @@ class Measures:
 
 class ChatClient:
     """`url` is the server's address, with or without `/v1`. `model` is the name of one of its
-    models; None for the first that it lists. `settings` are members of each request.
+    models; None for the first model in the server's list. `settings` are members of each request.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class ChatClient:
         self, messages: Sequence[Mapping[str, str]], measures: Measures
     ) -> Generator[str, None, None]:
         """Send `messages`, and yield the answer piece by piece. Closing the iterator cancels the
-        request. `measures` is filled meanwhile.
+        request. `measures` is updated while the answer arrives.
         """
         asked = time.monotonic()
         connection, response = self._ask(messages)
@@ -107,7 +107,7 @@ class ChatClient:
                     measures.first = now if measures.first is None else measures.first
                     measures.rest = now - measures.first
                 if text := delta.get("content"):
-                    # Half of a surrogate pair, which JSON can carry and no output can.
+                    # JSON can contain half of a surrogate pair, which no output can encode.
                     yield str(text).encode(errors="replace").decode()
         except (OSError, http.client.HTTPException, *_MALFORMED) as error:
             raise ChatError(f"the answer broke off: {error}") from error
@@ -123,15 +123,15 @@ class ChatClient:
                 counted = {**body, "stream_options": {"include_usage": True}}
                 return self._send("POST", "/chat/completions", json.dumps(counted))
             except ChatError as error:
-                # Some servers refuse the field, and say so.
+                # Some servers reject this field; their error names it.
                 if "stream_options" not in str(error):
                     raise
                 self._counts = False
         return self._send("POST", "/chat/completions", json.dumps(body))
 
     def models(self) -> dict[str, int | None]:
-        """The models of the server, by name, each with the tokens of its context, or None if the
-        server does not tell.
+        """The server's models by name, each with its context length in tokens, or None if the
+        server does not report it.
         """
         connection, response = self._send("GET", "/models", None)
         try:
@@ -146,11 +146,11 @@ class ChatClient:
         return self._contexts
 
     def context(self) -> int | None:
-        """Tokens of the model's context; None if the server does not tell."""
+        """Context length of the model in tokens; None if the server does not report it."""
         if self.model not in self._contexts:
             with contextlib.suppress(ChatError):
                 self.models()
-            # Once is enough, whatever the server said.
+            # Query the server only once, even if it does not report the length.
             self._contexts.setdefault(self.model, None)
         return self._contexts[self.model]
 
@@ -188,7 +188,7 @@ def _tokens(value: object) -> int | None:
 
 
 def _first_choice(event: Mapping[str, Any]) -> dict[str, Any]:
-    """The first choice of an event; empty for one without choices."""
+    """The first choice of an event; empty for an event without choices."""
     choices = event.get("choices")
     return choices[0] if isinstance(choices, list) and choices else {}
 
@@ -202,7 +202,7 @@ def _refusal(response: http.client.HTTPResponse) -> str:
 
 
 def _message(body: Any) -> str:
-    """The message, on one line, of a response's body that reports an error, in OpenAI's format or a
+    """The error message in a response body, on one line. The body is in OpenAI's error format or a
     simpler one.
     """
     error = body.get("error", body) if isinstance(body, dict) else body

@@ -1,4 +1,4 @@
-"""The command: its flags, the server that it starts, and questions from a pipe."""
+"""The `penstock chat` command: its flags, the server that it starts, and questions from a pipe."""
 
 from __future__ import annotations
 
@@ -84,7 +84,8 @@ def run(parsed: argparse.Namespace) -> int:
         if parsed.prompt is not None:
             return from_pipe(talk, [parsed.prompt], sys.stdout)
         if sys.stdin.isatty() and sys.stdout.isatty():
-            # Not for other commands: the import of readline writes to some terminals.
+            # Other commands do not import this, because the import of readline writes to some
+            # terminals.
             from penstock.cli.chat.terminal import Terminal
 
             return Terminal(talk).run()
@@ -99,7 +100,7 @@ def own_server(model: str) -> Iterator[str]:
     locate(model)  # A download has its progress here, and the start no limit of time for it.
     port = free_port()
     with tempfile.TemporaryFile() as log:
-        # In a session of its own, so that Ctrl-C stops an answer and not the server.
+        # A separate session, so that Ctrl-C stops the answer and not the server.
         server = subprocess.Popen(
             serve_command(model, port), stdout=log, stderr=log, start_new_session=True
         )
@@ -148,7 +149,9 @@ def last_line(log: IO[bytes]) -> str:
 
 
 def from_pipe(talk: Conversation, lines: Iterable[str], out: TextIO) -> int:
-    """Answer each of `lines`; returns the exit status, 1 if one could not be answered."""
+    """Answer each of `lines`; returns the exit status, which is 1 if a question could not be
+    answered.
+    """
     show = printable if out.isatty() else str
     commands = Commands(talk, lambda text: print(show(text), file=out), at_terminal=False)
     status = 0
@@ -167,7 +170,7 @@ def from_pipe(talk: Conversation, lines: Iterable[str], out: TextIO) -> int:
 
 
 def write(answer: Iterator[str], out: TextIO, show: Callable[[str], str]) -> None:
-    """Write an answer as it arrives, and the end of its line if anything has arrived."""
+    """Write an answer as it arrives, and a newline at its end unless the answer is empty."""
     some = False
     try:
         for text in answer:

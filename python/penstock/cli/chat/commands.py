@@ -1,4 +1,4 @@
-"""Slash commands of a conversation."""
+"""Slash commands of a conversation, such as /save."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ LEAVE = "Ctrl-D or /exit leaves"
 
 
 class Leave(Exception):  # noqa: N818 (no error)
-    """The conversation ends."""
+    """Raised to end the conversation."""
 
 
 class Commands:
-    """Runs the commands of `talk`, and writes what they show with `show`. Without a terminal
-    /save replaces files, and what was done is not confirmed.
+    """Runs the commands of the conversation `talk`, and writes their output with `show`. Without a
+    terminal, /save overwrites files, and commands print no confirmation.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class Commands:
         return line.split(maxsplit=1)[0] in self._commands
 
     def run(self, line: str) -> Answer | None:
-        """Run the command of `line`; returns the answer of the model if the command asks for one.
-        Raises Leave for the end, and ChatError for a wrong command.
+        """Run the command in `line`. Returns the model's answer if the command requests one. Raises
+        Leave to end the conversation, and ChatError for an invalid command.
         """
         name, *rest = line.split(maxsplit=1)
         command = self._commands.get(name)
@@ -76,7 +76,7 @@ class Commands:
         return command(rest[0].strip() if rest else "")
 
     def complete(self, line: str) -> list[str]:
-        """The words that may replace the last one of `line`; not those that are files."""
+        """Completions of the last word of `line`, except file names."""
         words = line.split(" ")
         if len(words) == 1:
             known = list(self._commands)
@@ -166,7 +166,7 @@ class Commands:
 
 
 def summary(one: Measures, talk: Conversation) -> str:
-    """Tokens, speed and use of the context of the last answer, as far as they are known."""
+    """Token counts, speed and context use of the last answer, as far as they are known."""
     parts = []
     if one.completion is not None:
         parts.append(f"{one.completion} tokens")

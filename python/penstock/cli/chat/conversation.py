@@ -15,7 +15,7 @@ from penstock.cli.chat.settings import check
 
 Message = dict[str, str]
 Answer = Generator[str, None, None]
-"""Pieces of text; to close it early cancels the request."""
+"""Pieces of text. Closing the generator early cancels the request."""
 
 
 @dataclass
@@ -42,24 +42,24 @@ class Conversation:
         self.system = system
         self.messages: list[Message] = []
         self.question: str | None = None
-        """The last question, answered or not."""
+        """The last question, whether it was answered or not."""
         self._earlier: list[Message] = []
-        """The messages in front of the last question."""
+        """The messages before the last question."""
         self.measures: Measures | None = None
-        """Of the last answer."""
+        """Measurements of the last answer."""
         self.totals = Totals()
 
     def answer(self, question: str) -> Answer:
-        """Ask the server, and yield the answer as it arrives. Raises ChatError with the reason if
-        it fails. The part of the answer that has arrived by then is kept, also when the iterator
-        is closed early.
+        """Send a question to the server, and yield the answer as it arrives. Raises ChatError with
+        the reason on failure. The part of the answer that has arrived by then is kept, also when
+        the iterator is closed early.
         """
         self.question, self._earlier = question, self.messages
         return self._answer(question)
 
     def retry(self) -> Answer:
-        """Ask the last question again. Its answer is replaced as soon as there is another. Raises
-        ChatError if nothing was asked.
+        """Repeat the last question. The new answer replaces the old one as soon as it begins to
+        arrive. Raises ChatError if there is no last question.
         """
         if self.question is None:
             raise ChatError("there is no question to ask again")
@@ -84,12 +84,12 @@ class Conversation:
                 self.totals.add(measures)
 
     def reset(self) -> None:
-        """Forget the messages. System prompt and settings stay."""
+        """Delete the messages. System prompt and settings are kept."""
         self.messages, self._earlier = [], []
         self.question, self.measures = None, None
 
     def context_used(self) -> int | None:
-        """Tokens of the last answer and all before it; None if the server did not count them."""
+        """Tokens of the context after the last answer; None if the server did not report them."""
         one = self.measures
         if one is None or one.prompt is None or one.completion is None:
             return None
@@ -97,7 +97,7 @@ class Conversation:
 
     def save(self, name: str, over: bool) -> None:
         """Write the conversation as JSON. Raises ChatError if the file exists and `over` is false,
-        or if it cannot be written; it is then as it was.
+        or if it cannot be written. On an error the file is unchanged.
         """
         path = Path(name).expanduser()
         record = {
@@ -116,9 +116,9 @@ class Conversation:
             raise ChatError(f"{name}: {error.strerror}") from error
 
     def load(self, name: str) -> str | None:
-        """Go on with the conversation of a file that `save` wrote; returns the model that it was
-        held with, if the file has it. Raises ChatError with the place of what is wrong, and keeps
-        the present conversation.
+        """Continue the conversation in a file that `save` wrote. Returns the name of its model, if
+        the file has one. On an error, raises ChatError with the location, and keeps the present
+        conversation.
         """
         try:
             record = json.loads(Path(name).expanduser().read_bytes())
@@ -184,7 +184,7 @@ def _create(path: Path, text: str) -> None:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a new file in the place of `path`, or into `path` if that is a pipe or a device."""
+    """Replace `path` by a new file, or write into `path` if it is a pipe or a device."""
     if not path.is_file():
         path.write_text(text)
         return

@@ -1,5 +1,5 @@
-"""Shows the text of a model on a terminal: no control characters, words wrapped, headings bold and
-code dimmed.
+"""Shows a model's Markdown on a terminal: control characters removed, words wrapped, headings bold
+and code dimmed.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ _TICKS = re.compile(r"(`+)")
 _BULLET = re.compile(r"[-*+]|\d{1,3}[.)]")
 _TAB = 8
 _INDENT = 16
-"""Columns that the lines of a list's item are indented at most."""
+"""Maximum indentation of the lines of a list item, in columns."""
 
 
 def printable(text: str) -> str:
     """`text` without control characters, which a terminal would interpret, and without lone
-    surrogates, which it cannot be sent.
+    surrogates, which cannot be encoded.
     """
     return _UNPRINTABLE.sub("", text)
 
 
 def columns(character: str) -> int:
-    """Columns of a terminal that `character` takes."""
+    """Width of `character` on a terminal, in columns."""
     if character.isascii():
         return 1
     if unicodedata.category(character) in ("Mn", "Me", "Cf"):
@@ -39,13 +39,13 @@ def columns(character: str) -> int:
 
 
 class Plain:
-    """Shows text as it is, but for control characters."""
+    """Shows text unchanged, except for control characters."""
 
     def feed(self, text: str) -> str:
         return printable(text)
 
     def end(self) -> str:
-        """What is still to be written at the end of the text."""
+        """Remaining output at the end of the text."""
         return ""
 
 
@@ -53,7 +53,7 @@ class Markdown(Plain):
     """Wraps and styles Markdown that arrives in pieces. A word is held back until it is complete.
     Each piece of output ends without a style, so that it can stop anywhere.
 
-    `width` gives the columns of the terminal. Without `styled` the text is wrapped only.
+    `width` returns the terminal's width in columns. Without `styled`, text is only wrapped.
     """
 
     def __init__(self, width: Callable[[], int], styled: bool) -> None:
@@ -92,14 +92,15 @@ class Markdown(Plain):
             self._spaces += character
             return out
         wide = columns(character)
-        # Scripts with wide characters have no spaces. A word that fills a line need not wait.
+        # Scripts with wide characters have no spaces between words, and a word that fills a line
+        # cannot be moved to another line. In both cases output need not wait.
         out = self._flush() if wide == 2 or self._word_columns >= self._limit else ""
         self._word += character
         self._word_columns += wide
         return out
 
     def _flush(self) -> str:
-        """What is written of the complete word and the spaces in front of it."""
+        """Output for the completed word and the spaces before it."""
         if not self._word:
             return ""
         word, spaces, wide = self._word, self._spaces, self._word_columns
@@ -109,12 +110,12 @@ class Markdown(Plain):
             self._begin(word, at)
         elif self._breaks(word, spaces) and at + wide > self._limit and not self._fence:
             spaces, at = "\n" + " " * self._indent, self._indent
-        # The terminal itself continues a word that is too long for a line in the next one.
+        # The terminal itself wraps a word that is longer than a line.
         self._column = (at + wide) % (self._limit + 1)
         return spaces + (self._style(word) if self._styled else word)
 
     def _breaks(self, word: str, spaces: str) -> bool:
-        """Whether a line may end in front of `word`."""
+        """Whether a line may end before `word`."""
         return self._column > self._indent and (bool(spaces) or columns(word[0]) == 2)
 
     def _after(self, spaces: str) -> int:
@@ -125,7 +126,7 @@ class Markdown(Plain):
         return column
 
     def _begin(self, word: str, column: int) -> None:
-        """Find out from its first word what a line is."""
+        """Determine the type of a line (heading, list item, ...) from its first word."""
         self._first = False
         if self._fence:
             self._closes = word.startswith(self._fence)

@@ -1,4 +1,4 @@
-"""Settings of sampling that `/set` and `/load` accept, with their ranges."""
+"""Sampling settings that `/set` and `/load` accept, with their ranges."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ Number = int | float
 
 @dataclass(frozen=True)
 class Setting:
-    """A number that requests carry. `fits` holds for the values in `range`, which is words."""
+    """A number sent with each request. `fits` tells whether a value is valid, and `range` describes
+    the valid values in words.
+    """
 
     kind: type[int] | type[float]
     range: str
@@ -39,7 +41,7 @@ SETTINGS: Mapping[str, Setting] = {
 
 
 def named(name: str) -> Setting:
-    """Raises ChatError, with all names, for a setting that does not exist."""
+    """The setting of this name. For an unknown name raises ChatError, which lists all names."""
     if name not in SETTINGS:
         raise ChatError(
             f"no setting {shortened(name)}{did_you_mean(name, SETTINGS)} ({', '.join(SETTINGS)})"
@@ -48,7 +50,7 @@ def named(name: str) -> Setting:
 
 
 def read(name: str, text: str) -> Number:
-    """The value that `text` names. Raises ChatError, with the range, for any other."""
+    """Parse the value `text`. Raises ChatError, with the valid range, for an invalid one."""
     setting = named(name)
     try:
         value = setting.kind(text)

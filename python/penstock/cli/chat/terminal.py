@@ -1,4 +1,4 @@
-"""Questions at the prompt of a terminal: line editing, pasted texts, history and completion."""
+"""The prompt of a terminal: line editing, pasted text, history and completion."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.core import PenstockError
 
 try:
     import readline
-except ImportError:  # Some builds of Python lack it.
+except ImportError:  # Some builds of Python lack readline.
     readline = None  # type: ignore[assignment]
 
 QUOTES = '"""'
@@ -39,7 +39,7 @@ class Terminal:
         self._history = History(cache_directory() / "chat_history")
 
     def run(self) -> int:
-        """Read and answer until the user leaves; returns the exit status."""
+        """Read and answer until the user quits; returns the exit status."""
         if readline is not None:
             self._set_up(readline)
         print(f"{printable(self._talk.client.model)}: /help has the commands, Ctrl-D leaves")
@@ -92,7 +92,7 @@ class Terminal:
     def _run(self, text: str) -> None:
         is_command = self._commands.knows(text)
         if not is_command:
-            # In front of the complaint about an unknown command, as paths begin with a slash too.
+            # Check before the error about an unknown command, because paths begin with a slash too.
             refuse_images(text)
         answer: Answer | None
         if is_command or (text.startswith("/") and "\n" not in text):
@@ -104,7 +104,7 @@ class Terminal:
                 self._show(answer)
 
     def _show(self, answer: Answer) -> None:
-        """Show an answer as it arrives, and then its measures."""
+        """Show an answer as it arrives, and then its measurements."""
         shown = (
             Markdown(lambda: shutil.get_terminal_size().columns, self._styled)
             if self._capable
@@ -127,7 +127,7 @@ class Terminal:
         return f"{DIM}{text}{RESET}" if self._styled else text
 
     def _prompt(self, text: str) -> str:
-        # readline wants to know what takes no columns.
+        # readline must be told which characters of the prompt take no columns.
         if self._styled and readline is not None:
             return f"\001{DIM}\002{text}\001{RESET}\002"
         return text
@@ -145,7 +145,7 @@ class Terminal:
 
 
 class Completer:
-    """Completes commands, their arguments and names of files, as readline wants it."""
+    """Completer for readline: commands, their arguments, and file names."""
 
     def __init__(self, commands: Commands, line: Callable[[], str]) -> None:
         self._commands = commands
@@ -153,7 +153,7 @@ class Completer:
         self._found: list[str] = []
 
     def __call__(self, word: str, at: int) -> str | None:
-        """The match number `at` of `word`; None behind the last."""
+        """Match number `at` for `word`; None after the last match."""
         if at == 0:
             self._found = self._matches(word)
             if len(self._found) == 1 and not self._found[0].endswith("/"):
@@ -166,7 +166,7 @@ class Completer:
             return []
         if line.startswith(("/save ", "/load ")):
             return files(word)
-        # A server that cannot be reached has no names to offer.
+        # If the server cannot be reached, there are no model names to complete.
         with contextlib.suppress(PenstockError):
             return self._commands.complete(line)
         return []
@@ -188,7 +188,9 @@ def files(start: str) -> list[str]:
 
 
 def refuse_images(text: str) -> None:
-    """Raise ChatError if `text` has the path of an image, as dropping one on a terminal types."""
+    """Raise ChatError if `text` contains the path of an image. A terminal inserts such a path when
+    an image is dropped on it.
+    """
     try:
         words = shlex.split(text)
     except ValueError:
@@ -203,8 +205,8 @@ def refuse_images(text: str) -> None:
 
 
 class History:
-    """Questions of this and earlier sessions, each one line of the file. A carriage return stands
-    for a newline in a question.
+    """Questions of this and earlier sessions, each one line of the file. A newline within a
+    question is stored as a carriage return.
     """
 
     def __init__(self, path: Path) -> None:
@@ -214,7 +216,7 @@ class History:
 
     def open(self, module: ModuleType) -> None:
         self._module = module
-        # A question of several lines is one entry.
+        # A question of several lines must become one history entry.
         module.set_auto_history(False)
         for line in self._lines():
             module.add_history(line.replace("\r", "\n"))
@@ -226,7 +228,9 @@ class History:
         self._added.append(text)
 
     def keep(self) -> None:
-        """Write the questions of this session behind those of others, HISTORY_LINES in all."""
+        """Append the questions of this session to the history file, which keeps at most
+        HISTORY_LINES lines.
+        """
         added = [text.replace("\n", "\r") for text in self._added]
         if not added:
             return

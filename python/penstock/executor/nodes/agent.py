@@ -1,5 +1,5 @@
-"""Agent of a node other than 0: connects to node 0 again and again until it is stopped, and runs
-this node's ranks for each engine there.
+"""Agent of a node other than 0: connects to node 0, reconnects after each engine, and runs this
+node's ranks for that engine, until it is stopped.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ CONNECT = 5.0
 """Timeout in seconds of one attempt to connect to node 0."""
 FIRST_WAIT = 0.25
 LONGEST_WAIT = 2.0
-"""Maximum seconds between two attempts to connect to node 0, which needs about as long to replace
-an engine.
+"""Maximum seconds between two attempts to connect to node 0: about the time in which node 0
+replaces a failed engine.
 """
 SAY = 30.0
-"""Seconds between two log lines about the same problem."""
+"""Minimum seconds between two log lines about the same problem."""
 SILENCE = 5.0
-"""Seconds without a heartbeat from the engine after which it counts as lost and this node's ranks
-end.
+"""Seconds without a heartbeat after which the engine counts as lost and this node's ranks are
+ended.
 """
 
 log = logging.getLogger("penstock.node")
@@ -58,7 +58,7 @@ class NodeAgent:
         self._said = 0.0
 
     def stop(self) -> None:
-        """Make `run` end its ranks and return. Safe to call from a signal handler."""
+        """End this node's ranks and make `run` return. Safe to call from a signal handler."""
         self._stopping.set()
 
     def run(self) -> None:
@@ -81,7 +81,7 @@ class NodeAgent:
         return self._stopping.is_set()
 
     def _serve_engine(self) -> bool:
-        """Connect to node 0 and serve its engine until the session ends. Returns False if node 0
+        """Connect to node 0 and serve its engine until the connection ends. Returns False if node 0
         was not reached, or refuses this node for now.
         """
         parallel = self._config.parallel
@@ -91,7 +91,7 @@ class NodeAgent:
             name = f"node 0 at {parallel.master}"
             self._complain(f"{name} turned this node away: {error}. Is the token the same on both?")
             return False
-        except (OSError, ValueError) as error:  # From name resolution or sockets.
+        except (OSError, ValueError) as error:  # Raised by name resolution or by sockets.
             self._complain(f"node 0 at {parallel.master} cannot be reached: {error}")
             return False
         log.info("node %d (%s) has called node 0 at %s", parallel.node_rank, host, engine)
@@ -113,8 +113,8 @@ class NodeAgent:
         return True
 
     def _call(self) -> tuple[str, HeartbeatStream, str]:
-        """Connect to node 0. Returns its address, a stream on which `Hello` is sent, and this
-        node's own address.
+        """Connect to node 0 and send `Hello`. Returns node 0's address, the stream, and this node's
+        own address.
         """
         from penstock._native import Stream
 
@@ -137,7 +137,7 @@ class NodeAgent:
 
 
 def own_address(family: int, target: object) -> str:
-    """This host's address from which packets to `target` would be sent. Sends nothing."""
+    """The local address from which packets to `target` would be sent. Sends nothing."""
     with socket.socket(family, socket.SOCK_DGRAM) as asking:
         asking.connect(target)  # type: ignore[arg-type]
         return str(asking.getsockname()[0])

@@ -1,5 +1,5 @@
-"""What an agent does for one engine: it runs the node's ranks from the engine's first message to
-the end of the engine's stream.
+"""An agent's session with one engine: runs the node's ranks from the engine's first message until
+the engine closes its stream.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class RefusedError(PenstockError):
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
     config: EngineConfig
-    """This node's configuration: its own model path, threads and tiers."""
+    """Configuration that is local to this node: model path, threads and tiers."""
     directory: Path
     """A directory in memory (tmpfs) for shared files."""
     key: bytes
@@ -147,7 +147,7 @@ class AgentSession:
         return json.dumps({"task": asdict(task), "capacity": job.capacity, "stream": stream})
 
     def _on_exit(self, gone: RankExit) -> None:
-        """Abort all waits on this node and report the exit to the engine."""
+        """Abort all waits on this node and report the rank's exit to the engine."""
         for handle in self._abort_handles:
             handle.end(gone.reason)
         if not self._over:

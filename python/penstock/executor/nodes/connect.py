@@ -45,7 +45,7 @@ CALL = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What the start of one engine on several nodes needs. `key` authenticates all streams."""
+    """Parameters for starting one engine on several nodes. `key` authenticates all streams."""
 
     layout: RankLayout
     config: EngineConfig
@@ -75,7 +75,7 @@ def connect_nodes(
         rendezvous = Rendezvous(parallel.master, key, fingerprint, parallel.nnodes)
         cleanup.callback(rendezvous.close)
         members = rendezvous.gather(parallel.join_timeout)
-        # Node 0's address is the one to which the first other node connected.
+        # Node 0's address is the address that the first other node connected to.
         nodes = [Node(0, members[0].called), *(member.node for member in members)]
         launch = Launch(layout, config, directory, key, members, hosts(layout, nodes))
         return _connect(launch, rendezvous, cleanup, report)
@@ -99,7 +99,7 @@ def _connect(
         )
 
         def check() -> None:
-            # Ranks that have connected may already have sent the reason of a loss.
+            # A rank that has connected may already have sent the reason of a loss.
             transport.answers = [StreamAnswers(stream) for stream in rendezvous.ranks.values()]
             executor.check()
 

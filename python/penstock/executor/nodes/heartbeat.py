@@ -1,5 +1,5 @@
-"""Heartbeat of a node's agent in a file. Such a node serves no port, so probes on the node
-(`penstock node-health`) read the file.
+"""File with the heartbeat of a node's agent. A node other than 0 serves no port, so its health
+probe (`penstock node-health`) reads this file.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _NAME = re.compile(r"penstock-node-(\d+)\.heartbeat")
 
 
 class Heartbeat:
-    """Writes the time of the agent's last `beat`, in seconds since boot: changes of the wall clock
-    do not affect it. The agent's loop calls `beat`, so a hanging loop makes the file stale.
+    """Writes the time of the agent's last `beat` in seconds since boot, which changes of the wall
+    clock do not affect. The agent's loop calls `beat`, so the file becomes stale if the loop hangs.
     """
 
     def __init__(self, directory: Path, node: int) -> None:
-        """Create or open the file. Raises OSError if that fails, also if it is a link or another
-        user's file.
+        """Create or open the file. Raises OSError on failure, also if the file is a link or belongs
+        to another user.
         """
         self._path = directory / f"penstock-node-{node}.heartbeat"
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -42,12 +42,12 @@ class Heartbeat:
 
 
 def heartbeats(directory: Path) -> Iterator[tuple[int, float]]:
-    """Node number and age in seconds of each heartbeat in `directory`."""
+    """Node number and age in seconds of each heartbeat file in `directory`."""
     for path in sorted(directory.iterdir()):
         if found := _NAME.fullmatch(path.name):
             try:
                 age = since_boot() - float(path.read_text())
-            except (OSError, ValueError):  # Another user's file, or just removed.
+            except (OSError, ValueError):  # The file belongs to another user, or was just removed.
                 continue
             yield int(found[1]), age
 

@@ -26,7 +26,7 @@ from penstock.core import PenstockError
 PROTOCOL = {"the protocol": "2"}
 """Version of this protocol, part of the configuration fingerprint."""
 LIMIT = 8 << 20
-"""Maximum message size in bytes; the largest message has the tasks of a node's ranks."""
+"""Maximum message size in bytes. The largest message carries the tasks of a node's ranks."""
 
 
 class MessageError(PenstockError):
@@ -39,9 +39,9 @@ class Hello:
 
     node: int
     address: str
-    """The node's address, as the engine reaches it."""
+    """The node's address, as seen by the engine."""
     called: str
-    """The engine's address, as this node reaches it."""
+    """The engine's address, as seen by this node."""
     fingerprint: dict[str, str]
     """Settings that all nodes must share, by name."""
 
@@ -55,10 +55,10 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Make:
-    """Create communication resources on this node (`LocalResources`)."""
+    """Create communication resources (shared memory, ports) on this node (`LocalResources`)."""
 
     session: str
-    """32 hexadecimal digits, new for each engine."""
+    """Session id: 32 hexadecimal digits, new for each engine."""
     requests: list[list[Any]]
 
 
@@ -84,7 +84,7 @@ class Job:
 @dataclass(frozen=True, slots=True)
 class Start:
     jobs: list[dict[str, Any]]
-    """`Job`s."""
+    """One `Job` for each rank of this node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A rank ended by itself."""
+    """A rank ended without a request to end."""
 
     rank: int
     reason: str
@@ -116,7 +116,7 @@ class Gone:
 
 @dataclass(frozen=True, slots=True)
 class Unable:
-    """The node cannot do what a message requires."""
+    """The node cannot carry out a message."""
 
     reason: str
 

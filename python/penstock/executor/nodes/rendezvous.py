@@ -1,4 +1,4 @@
-"""Rendezvous of nodes at node 0: tracks which have joined, are refused, or are missing."""
+"""Rendezvous of nodes at node 0: tracks which nodes have joined, were refused, or are missing."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 SILENCE = 1.25
 """Seconds without a heartbeat after which a node, or a rank on another node, counts as lost."""
 PATIENCE = 30.0
-"""Timeout in seconds for a node or rank to receive a message."""
+"""Timeout in seconds for sending a message to a node or rank."""
 LOOK = 0.2
 SAY = 10.0
-"""Seconds between two log lines about missing nodes."""
+"""Minimum seconds between two log lines about missing nodes."""
 GREETING = 10.0
-"""Timeout in seconds for the first message of a node or rank that has connected."""
+"""Timeout in seconds for the first message on a new connection."""
 
 log = logging.getLogger("penstock.executor")
 
@@ -52,7 +52,7 @@ class Member:
 
     node: Node
     called: str
-    """Node 0's address, as this node reaches it."""
+    """Node 0's address, as seen by this node."""
     stream: HeartbeatStream
 
     def ask(self, message: Message, kind: type[M], timeout: float) -> M:
@@ -154,7 +154,7 @@ class Rendezvous:
                 if called.session == session and rank in ranks and rank not in streams:
                     ended = partial(on_end, rank)
                     streams[rank] = HeartbeatStream(stream, limit, SILENCE, ended)
-                else:  # It belongs to an earlier engine.
+                else:  # The rank belongs to an earlier engine.
                     stream.end()
             if time.monotonic() >= deadline:
                 missing = ", ".join(str(rank) for rank in sorted(set(ranks) - set(streams)))
@@ -170,11 +170,12 @@ class Rendezvous:
             stream.close("the engine ended")
         self._listener = None
 
-    # Callers --------------------------------------------------------------------------------------
+    # Incoming connections
+    # ---------------------------------------------------------------------------
 
     def _take(self) -> tuple[Stream, Called] | None:
-        """Accept the next connection. A rank's is returned, with its first message; a node joins or
-        is refused.
+        """Accept the next connection. If a rank connected, returns it with its first message. A
+        node joins or is refused.
         """
         assert self._listener is not None
         stream = self._listener.accept_within(LOOK, PATIENCE)
@@ -237,7 +238,7 @@ class Rendezvous:
 
 
 def compare(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
-    """Differences between the fingerprints of node 0 (`ours`) and of another node, worded for an
+    """Differences between the fingerprints of node 0 (`ours`) and another node, as text for an
     error message.
     """
     return [
@@ -248,9 +249,9 @@ def compare(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
 
 
 def listening_address(master: str) -> str:
-    """The address at which node 0 listens, from the `host:port` that nodes connect to. An IP
-    address is used as it is. A host name becomes the wildcard address, because on its own host it
-    may resolve to loopback.
+    """The address at which node 0 listens, derived from the `host:port` that nodes connect to. An
+    IP address stays as it is. A host name becomes the wildcard address, because a host may resolve
+    its own name to loopback.
     """
     host, port = split_address(master)
     try:

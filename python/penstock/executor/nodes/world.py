@@ -1,5 +1,5 @@
-"""All ranks of several nodes: processes of this node, and ranks on other nodes, whose agents report
-on them.
+"""All ranks of an engine on several nodes: processes on this node, and ranks on other nodes, whose
+agents report their exits.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from penstock.executor.nodes.rendezvous import Member
 from penstock.executor.processes import Processes, RankExit
 
 NOTICE = 5.0
-"""Seconds that ranks get to end after the request, before they are killed."""
+"""Seconds for ranks to end by themselves, before they are killed."""
 REPORT = 1.0
-"""After the first sign of a loss, seconds to wait for stronger evidence of its cause; long, for
-busy machines.
+"""Seconds to wait, after the first sign of a loss, for stronger evidence of its cause. Generous,
+because a busy machine reports late.
 """
 WAIT = 60.0
 
@@ -38,7 +38,7 @@ class Loss:
 
 class World:
     """All ranks. `hosts` has the node of each rank. `on_exit` is called once, on a thread, with the
-    end of the rank that the strongest evidence names as the first to be lost.
+    exit of the rank that was lost first according to the strongest evidence.
     """
 
     def __init__(
@@ -132,7 +132,8 @@ class World:
         if losses and not self._over:
             self._on_exit(min(losses, key=lambda loss: loss.account).exit)
 
-    # The end --------------------------------------------------------------------------------------
+    # Shutdown
+    # ---------------------------------------------------------------------------------------
 
     def all_ended(self, timeout: float) -> bool:
         """Wait up to `timeout` seconds for all ranks to end; returns whether they have. Returns
@@ -148,8 +149,8 @@ class World:
         )
 
     def end(self, notice: float = NOTICE) -> None:
-        """End all ranks. Returns when the ranks of this node, and those of the other nodes that
-        respond, have ended.
+        """End all ranks. Returns once the ranks of this node have ended, and those of every other
+        node that responds.
         """
         if self._over:
             return

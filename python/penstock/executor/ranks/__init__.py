@@ -1,4 +1,4 @@
-"""What ranks and executors share: layout of the ranks, messages, topology, shared memory,
+"""Code shared by ranks and executors: layout of the ranks, messages, topology, shared memory,
 streams.
 """
 

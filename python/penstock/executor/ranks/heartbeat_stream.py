@@ -1,5 +1,5 @@
-"""Stream to another host with heartbeats, because a host that becomes unreachable closes no
-connection.
+"""Stream to another host, with heartbeats: a host that becomes unreachable does not close its
+connections.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class HeartbeatStream:
         self._news = threading.Condition()
         self._reason: str | None = None
         self.arrived = 0.0
-        """Time at which the message that `receive` returned last arrived: monotonic seconds of this
+        """Arrival time of the message that `receive` returned last, in monotonic seconds of this
         host.
         """
         self._thread = threading.Thread(target=self._listen, name="stream", daemon=True)
@@ -61,14 +61,14 @@ class HeartbeatStream:
 
     @property
     def ended(self) -> str:
-        """The reason of the end; empty while open."""
+        """The reason of the end; empty while the stream is open."""
         return self._reason or ""
 
     def ready(self) -> bool:
         return bool(self._messages)
 
     def end(self, reason: str) -> None:
-        """End the stream, and with it all waits on both sides. The first reason is kept."""
+        """End the stream, which ends all waits on both sides. Only the first reason is kept."""
         with self._news:
             if self._reason is not None:
                 return

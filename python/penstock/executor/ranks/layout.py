@@ -19,17 +19,19 @@ class RankLayout:
     group_numbers: int
     """Maximum number of float32 values that a rank contributes to one all-reduce."""
     rows_bytes: int
-    """Maximum bytes of the residual stream that a stage sends to the next."""
+    """Maximum bytes of the hidden states (residual stream) that a pipeline stage sends to the
+    next.
+    """
     plan_bytes: int
-    """Maximum bytes of a plan, or of a transfer if there are tiers."""
+    """Maximum bytes of a message to a rank: a plan, or a transfer if there are tiers."""
     result_bytes: int
     spare_messages: int = 0
     """Messages about transfers that may be in flight in addition to plans and results, in each
     direction.
     """
     own_sums: bool = False
-    """Whether the backend does its own all-reduce, so that the ranks of a stage are connected by
-    streams, even on one host, instead of shared memory.
+    """Whether the backend does its own all-reduce. The ranks of a stage are then connected by
+    streams instead of shared memory, even on one host.
     """
 
     @property
@@ -38,15 +40,15 @@ class RankLayout:
 
     @property
     def depth(self) -> int:
-        """Number of plans in flight that keep every rank busy: one for each stage, but at least
-        two.
+        """Number of plans in flight that keep every rank busy: one for each pipeline stage, but at
+        least two.
         """
         return max(self.pp, 2)
 
     @property
     def plan_cells(self) -> int:
-        """Ring cells (messages) towards the ranks: plans and transfers in flight, and the message
-        that is being written.
+        """Cells (messages) of a ring towards the ranks: the plans and transfers in flight, and the
+        message being written.
         """
         return self.depth + 1 + self.spare_messages
 

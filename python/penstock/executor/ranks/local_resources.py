@@ -17,8 +17,8 @@ MIB = 2**20
 
 
 class SharedFiles:
-    """Files for shared memory in `parent`, a directory in memory (tmpfs). They are unlinked at
-    once, so nothing is left behind, even after a kill.
+    """Files for shared memory in `parent`, a directory in memory (tmpfs). The files are unlinked at
+    once, so none is left behind even if the process is killed.
 
     This process, and processes that inherit `descriptors`, open them through /proc/self/fd. Other
     processes of the same user open them through the process id `process`, until `close`.
@@ -64,8 +64,8 @@ class SharedFiles:
         return [AbortHandle(f"/proc/self/fd/{descriptor}") for descriptor in self.descriptors]
 
     def seal(self) -> None:
-        """Must be called after the last file is created. Raises PenstockError if the file system
-        has too little space for all of them.
+        """Allocate space for all files. Call it after the last file is created. Raises
+        PenstockError if the file system has too little space.
         """
         self._remove_directory()
         needed = sum(os.fstat(descriptor).st_size for descriptor in self.descriptors)
@@ -96,10 +96,10 @@ class SharedFiles:
 
 
 class LocalResources:
-    """Creates the resources of `topology.comm_resources` on this host. Call `close` when the ranks
+    """Creates the resources (`topology.comm_resources`) of this host. Call `close` once the ranks
     have opened them.
 
-    `process`: id under /proc through which others open the files, as for `SharedFiles`.
+    `process`: id under /proc through which other processes open the files, as for `SharedFiles`.
     """
 
     def __init__(self, directory: Path, process: str = "self") -> None:
@@ -110,8 +110,8 @@ class LocalResources:
         """Create resources, each ("group", ranks, capacity), ("ring", cells, capacity) or ("port",
         host).
 
-        Returns fields of a rank's wiring, without rank, key and stream capacity. PenstockError if
-        this host does not have the address. Call `files.seal` afterwards.
+        Returns fields of a rank's wiring, without rank, key and stream capacity. Raises
+        PenstockError if this host does not have the address. Call `files.seal` afterwards.
         """
         return [self._make(*request) for request in requests]
 
@@ -129,8 +129,8 @@ class LocalResources:
         return {"kind": "stream", "address": self._reserve(*sizes)}
 
     def _reserve(self, host: str) -> str:
-        """Reserve a free port of `host`; returns `host:port`. A bound socket holds the port until
-        the rank's listener shares the address.
+        """Reserve a free port of `host`; returns `host:port`. A bound socket keeps the port
+        reserved until the rank's listener shares the address.
         """
         held = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         self._ports.append(held)

@@ -34,7 +34,7 @@ _STEP = struct.Struct("<Q")
 
 @dataclass(frozen=True, slots=True)
 class LoadStatus:
-    """Progress of loading a rank's weights."""
+    """Progress of a rank that loads its weights."""
 
     share: float
     line: str
@@ -61,10 +61,10 @@ class Failed:
 
     rank: int
     step: int
-    """Step number; 0 outside a step."""
+    """Step number; 0 if the error occurred outside a step."""
     message: str
     trace: str
-    """Traceback; empty for errors whose message suffices."""
+    """Traceback; empty if the error's message suffices."""
     fatal: bool
     """Whether the rank ends because its backend is unusable."""
     derived: bool
@@ -74,8 +74,8 @@ class Failed:
 
     @classmethod
     def of(cls, rank: int, step: int, error: Exception) -> Failed:
-        """The failure for an error. It is fatal, except for a ValueError in a step, which means
-        that only the plan was invalid.
+        """The failure for an error. The failure is fatal, except for a ValueError in a step: such
+        an error means that only the plan was invalid.
         """
         known = isinstance(error, PenstockError)
         return cls(
@@ -91,7 +91,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class MoverReport:
-    """State of the rank's tiers: sent once they are open, then after each change."""
+    """State of the rank's tiers, sent once the tiers are open and then after each change."""
 
     report: str
     """JSON of `KvMover.report`."""
@@ -99,7 +99,7 @@ class MoverReport:
 
 @dataclass(frozen=True, slots=True)
 class MoverClosed:
-    """Pending stores are written, or the flush deadline has passed."""
+    """Pending stores are written, or the deadline for writing them has passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +114,8 @@ Answer = Single | TransferResults
 
 
 def encode_allocate(blocks: Sequence[int]) -> bytes:
-    """The message that lets a rank allocate its pools. `blocks` has the number of blocks of each KV
-    group.
+    """The message that makes a rank allocate its KV pools. `blocks` has the number of blocks of
+    each KV group.
     """
     return ALLOCATE + json.dumps(list(blocks)).encode()
 
@@ -143,16 +143,16 @@ def encode_answer(answer: Single, capacity: int | None = None) -> bytes:
         return b"E"
     fields = asdict(answer)
     if capacity is not None:
-        # JSON takes up to six bytes for a character, and two texts share the capacity. A traceback
-        # keeps its end, which matters most.
+        # JSON takes up to six bytes for a character, and two texts share the capacity. Of a
+        # traceback the end is kept, because it names the error.
         room = max(capacity - 512, 0) // 12
         fields.update(message=answer.message[:room], trace=answer.trace[-room:] if room else "")
     return b"F" + json.dumps(fields).encode()
 
 
 def encode_results(results: Iterable[TransferResult], capacity: int) -> Iterator[bytes]:
-    """Encode the results of transfers as messages of at most `capacity` bytes each; none if there
-    are no results.
+    """Encode the results of transfers as messages of at most `capacity` bytes each; no message if
+    there are no results.
     """
     return (b"M" + batch for batch in encode_moved(results, capacity - 1))
 

@@ -1,6 +1,6 @@
 """Topology: a rank group for each stage, and a pipe between neighbouring ranks of two stages.
 
-Ranks on one host use shared memory, ranks on several hosts use streams. Memory and ports are
+Ranks on one host use shared memory, ranks on several hosts use streams. Shared memory and ports are
 created on the host of the first rank that uses them (`LocalResources`).
 """
 
@@ -15,11 +15,13 @@ from penstock.executor.ranks.layout import RankLayout
 
 LOOPBACK = "127.0.0.1"
 PATIENCE = 600.0
-"""Seconds that a rank waits for a message of another rank. A last resort: lost ranks are detected
-by other means, and sooner.
+"""Seconds that a rank waits for a message of another rank. A last resort: other mechanisms detect a
+lost rank sooner.
 """
 PIPE_CELLS = 2
-"""Ring cells (steps' rows) of a pipe between stages: a stage may be one step ahead of the next."""
+"""Ring cells of a pipe between two stages, each for one step's rows. With two cells a stage may be
+one step ahead of the next.
+"""
 
 
 class Host(Protocol):
@@ -30,13 +32,13 @@ class Host(Protocol):
 
     @property
     def address(self) -> str:
-        """Address at which other hosts reach it."""
+        """Address at which other hosts reach this host."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommResource:
     """Shared memory or a port, created on the host of rank `maker`. `users` has the ranks that use
-    it, each with the field of its wiring that describes it.
+    it, each with the wiring field that describes the resource.
     """
 
     maker: int
@@ -48,9 +50,9 @@ class CommResource:
 def comm_resources(
     layout: RankLayout, hosts: Sequence[Host] | None = None, carried: str = ""
 ) -> list[CommResource]:
-    """The communication resources that ranks need, on `hosts` (of each rank) or on a single host.
-    If the caller carries the residual streams between stages, no pipes are created: `carried` is
-    then "carried" (as bytes) or "tensors".
+    """The communication resources that ranks need, on `hosts` (the host of each rank) or on a
+    single host. If the caller itself sends the hidden states between stages, no pipes are created:
+    `carried` is then "carried" (as bytes) or "tensors".
     """
     found = []
     for stage in range(layout.pp):
@@ -88,8 +90,8 @@ def wire(
     made: Sequence[dict[str, Any]],
     carried: str = "",
 ) -> list[dict[str, Any]]:
-    """`penstock_decoder::Wiring` of each rank, without the keys of streams. `made` has what
-    `LocalResources.make` returned for each of `resources`.
+    """`penstock_decoder::Wiring` of each rank, without the keys of streams. `made` has the result
+    of `LocalResources.make` for each of `resources`.
     """
     wirings = [_empty(layout, rank // layout.tp, carried) for rank in range(layout.size)]
     for resource, fields in zip(resources, made, strict=True):

@@ -20,9 +20,9 @@ END = b"E"
 
 
 def encode_transfer(transfer: Transfer, after: int) -> bytes:
-    """Encode a transfer. `after` is the number of plans, counted since the tiers were opened, that
-    the rank must have computed before it starts the transfer: the plans whose results the engine
-    has read. Ranks other than the one whose results it reads may lag a little.
+    """Encode a transfer. `after` counts plans since the tiers were opened: the rank starts the
+    transfer only after it has computed that number of plans. The engine has read the results of
+    these plans from one rank; other ranks may lag a little.
     """
     return TRANSFER + _native.encode_transfer(transfer, after)
 
@@ -40,7 +40,7 @@ def decode_transfer(data: bytes) -> tuple[Transfer, int]:
 
 
 def transfer_bytes(blocks: int) -> int:
-    """Maximum bytes of the message for a transfer of at most `blocks` blocks, counted over all KV
+    """Maximum bytes of a transfer message for at most `blocks` blocks, counted over all KV
     groups.
     """
     return len(TRANSFER) + _native.transfer_bytes(blocks)

@@ -1,4 +1,4 @@
-"""Ranks as Ray actors: called, watched, ended together."""
+"""Ranks as Ray actors: started, watched and ended together."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ START = 120.0
 """Timeout in seconds for actors to start: one process each, on nodes that may be busy."""
 
 SETTLE = 1.0
-"""After an actor has ended only because it lost a connection, seconds to wait for the end of the
-rank that caused it. Ray reports a killed process later than the rank's peers notice it.
+"""Seconds to wait, after an actor has ended only because it lost a connection, for the end of the
+rank that caused the loss. Ray reports a killed process later than the rank's peers notice it.
 """
 
 log = logging.getLogger("penstock.executor")
@@ -30,8 +30,8 @@ log = logging.getLogger("penstock.executor")
 
 class Actors:
     """One actor of class `kind` for each rank. `on_exit` is called once, on a thread, when the
-    first actor ends. It gets the actor that caused the loss rather than those that only lost their
-    connection to it.
+    first actor ends. Its argument is the actor that caused the loss, not an actor that only lost
+    its connection.
     """
 
     def __init__(
@@ -61,14 +61,14 @@ class Actors:
         self._watcher.start()
 
     def greet(self) -> None:
-        """Wait until all actors have started. Raises PenstockError, which names the first that has
-        not.
+        """Wait until all actors have started. Raises PenstockError, which names the first actor
+        that has not.
         """
         self.pids = self.get({r: handle.greet.remote() for r, handle in enumerate(self.handles)})
 
     def everywhere(self, method: str) -> None:
-        """Call `method` on all ranks and wait for the results. It runs concurrently with their
-        other calls.
+        """Call `method` on all ranks and wait for the results. The calls run concurrently with the
+        actors' other calls.
         """
         calls = [
             getattr(handle, method).options(concurrency_group="control") for handle in self.handles
@@ -99,14 +99,16 @@ class Actors:
         return f"rank {rank} (on {where}{process})"
 
     def cut_off(self, rank: int, reason: str) -> None:
-        """Report a rank as lost whose stream has ended after its last answer, without waiting for
-        Ray to report its end.
+        """Report the loss of a rank whose stream ended after its last answer, without waiting for
+        Ray's own report.
         """
         self._cut_off = True
         self._lost(rank, reason)
 
     def _lost(self, rank: int, reason: str) -> None:
-        """Report a loss to `on_exit` if it is the first. Later ones are its consequences."""
+        """Report a loss to `on_exit` if it is the first. Later losses are consequences of the
+        first.
+        """
         with self._lock:
             if self._over:
                 return
@@ -115,8 +117,8 @@ class Actors:
         self._on_exit(RankExit(rank, lost, time.monotonic()))
 
     def await_report(self) -> None:
-        """Call when a Ray operation failed, before killing the actors for it. Waits until `on_exit`
-        has been called, if an actor has ended.
+        """Wait, after a failed Ray operation, until `on_exit` has been called for an actor that has
+        ended. Call it before killing the actors because of that failure.
         """
         self._watcher.join(2 * SETTLE)
 
@@ -136,7 +138,7 @@ class Actors:
         return len(done) == len(self._stays)
 
     def end(self, notice: float = NOTICE) -> None:
-        """Kill the actors. They hold no state that a kill could damage."""
+        """Kill the actors. A kill is safe, because they hold no state."""
         with self._lock:
             self._over = True
         self.kill()
@@ -149,7 +151,7 @@ class Actors:
         while waiting:
             done, waiting = self._ray.wait(waiting, num_returns=1, timeout=timeout)
             if not done or (self._killed and first is not None):
-                break  # An actor that ends after our own kill is not a cause.
+                break  # An actor that this executor has killed is not a cause.
             reason, derived = self._end(done[0])
             if first is None or not derived:
                 first = self._stays.index(done[0]), reason

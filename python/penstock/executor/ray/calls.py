@@ -23,23 +23,25 @@ class CallAnswers:
         self._keep = keep
         self._refs: deque[Any] = deque()
         self._report: Any = None
-        """Pending call for the next progress report; the load itself is then the oldest call."""
+        """Pending call for the next progress report. While it is pending, the load itself is the
+        oldest call.
+        """
         self._next_report: Callable[[], Any] = lambda: None
         self._unread: deque[bytes] = deque()
         self._reason: str | None = None
         self._lost = False
 
     def add(self, ref: Any) -> None:
-        """Append a call. If more than `keep` are unread, the oldest result is taken; a rank that
-        the executor does not read answers with nothing.
+        """Append a call. If more than `keep` calls are unread, the oldest result is taken. A rank
+        whose answers the executor does not read returns nothing.
         """
         self._refs.append(ref)
         if len(self._refs) > self._keep:
             self._take(0.0)
 
     def add_load(self, ref: Any, next_report: Callable[[], Any]) -> None:
-        """Append a load. `next_report` calls the actor for a progress report; an empty report ends
-        them.
+        """Append a load. `next_report` calls the actor for a progress report; an empty report is
+        the last one.
         """
         self._next_report, self._report = next_report, next_report()
         self.add(ref)
@@ -116,8 +118,8 @@ class GraphAnswers:
 
     def receive(self, timeout: float) -> bytes | None:
         """The rank's next answer. Reads the next execution without a timeout, because Ray cannot
-        resume a read that was given up; the read ends if an actor ends. `timeout` applies only if
-        no execution is in flight.
+        resume an abandoned read. The read ends if an actor ends. `timeout` applies only if no
+        execution is in flight.
         """
         if not self.messages:
             self._graph.read(timeout)
@@ -131,8 +133,8 @@ class Graph:
     """Channel that sends plans as executions of a compiled graph: input, the ranks of each stage in
     turn, output.
 
-    `edges` has a communicator for each rank that sends its rows (the residual stream) to the next
-    stage as a tensor; empty if rows travel as bytes.
+    `edges` has a communicator for each rank that sends its rows (hidden states) to the next stage
+    as a tensor; empty if rows are sent as bytes.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A Ray cluster: an existing one, or one that is started for this engine alone (an own cluster)."""
+"""A Ray cluster: an existing one, or a cluster started for this engine alone ("own cluster")."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Node:
     address: str
     cpus: float
     devices: Mapping[str, float] = field(default_factory=dict)
-    """Amounts of the node's other resources, by name: `GPU`."""
+    """Amounts of the node's resources other than CPUs, by name, for example `GPU`."""
 
 
 class Cluster:
@@ -101,11 +101,11 @@ class Cluster:
         return placement_group(list(bundles), strategy=strategy)
 
     def reserved(self, group: Any, timeout: float) -> bool:
-        """Wait for a placement group; returns whether it is placed within `timeout` seconds."""
+        """Wait for a placement group; returns whether it was placed within `timeout` seconds."""
         return bool(group.wait(timeout))
 
     def bundle_nodes(self, group: Any) -> list[str]:
-        """Id of the node on which each bundle of a placement group is."""
+        """Node id of each bundle of a placement group."""
         from ray.util.placement_group import placement_group_table
 
         found: dict[int, str] = placement_group_table(group)["bundles_to_node_id"]
@@ -121,15 +121,15 @@ class Cluster:
     def actor(
         self, kind: type, group: Any, bundle: int, unit: str | None, environment: dict[str, str]
     ) -> Any:
-        """An actor on one CPU of a bundle and one of the resource `unit`. Ray sets the variable by
-        which the actor sees only this device (CUDA_VISIBLE_DEVICES). Calls in the concurrency group
-        "control" overtake its other calls.
+        """An actor on one CPU of a bundle and one unit of the resource `unit`. Ray sets the
+        environment variable (CUDA_VISIBLE_DEVICES) that restricts the actor to this device. Calls
+        in the concurrency group "control" overtake the actor's other calls.
         """
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         options: dict[str, Any] = {
             "num_cpus": 1,
-            # Ray has an option of its own for GPUs and refuses them as a resource.
+            # Ray has a separate option for GPUs and rejects them as a resource.
             "num_gpus": int(unit == "GPU"),
             "resources": {unit: 1} if unit not in (None, "GPU") else {},
             "max_restarts": 0,
@@ -160,8 +160,8 @@ class Cluster:
 
 
 def _reach(address: str) -> None:
-    """Raise PenstockError if nothing listens at `address`, if that is host:port. Ray checks other
-    forms of addresses itself.
+    """Raise PenstockError if nothing listens at `address`, if it has the form host:port. Ray checks
+    other forms of addresses itself.
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():

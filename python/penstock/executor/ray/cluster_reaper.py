@@ -18,8 +18,8 @@ NOTICE = 5.0
 
 
 class ClusterReaper:
-    """Starts the small process. It watches over all processes that descend from this one at that
-    time.
+    """Starts the reaper process. It watches all processes that descend from this process when it
+    starts.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class ClusterReaper:
             self._process.stdin.flush()
 
     def end(self) -> None:
-        """Kill the processes that remain; returns when the small process has ended."""
+        """Kill the processes that remain; returns when the reaper has ended."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             self._process.stdin.close()
@@ -44,7 +44,7 @@ def descendants(pid: int) -> list[int]:
     found = [pid]
     for each in found:
         for children in Path(f"/proc/{each}/task").glob("*/children"):
-            with suppress(OSError):  # It has ended meanwhile.
+            with suppress(OSError):  # The process has ended meanwhile.
                 found += map(int, children.read_text().split())
     return found[1:]
 

@@ -49,12 +49,12 @@ CALLED = 60.0
 SILENCE = 1.25
 """Seconds without a heartbeat after which a rank on another node counts as lost."""
 NUMBER = 16
-"""Maximum bytes of the first message of a rank that connects: its number as text."""
+"""Maximum bytes of the first message on a new connection: the rank's number as text."""
 ENVELOPE = 4096
-"""Bytes that Ray may add to a message."""
+"""Bytes reserved in a message for the data that Ray adds."""
 GRAPHS = {"compiled-graph": "carried", "compiled-graph-tensors": "tensors"}
-"""Control channels that are compiled graphs, each with the way in which rows (the residual stream)
-travel between stages.
+"""Control channels that are compiled graphs, each with the form in which rows (hidden states) are
+sent between stages.
 """
 
 log = logging.getLogger("penstock.executor")
@@ -62,7 +62,7 @@ log = logging.getLogger("penstock.executor")
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What the start of one engine on a cluster needs. `key` authenticates all streams."""
+    """Parameters for starting one engine on a cluster. `key` authenticates all streams."""
 
     layout: RankLayout
     config: EngineConfig
@@ -91,8 +91,8 @@ def connect_ray(
     _check(config)
     largest = max(layout.plan_bytes, layout.rows_bytes, layout.result_bytes, LEAST_ANSWER)
     messages = largest + ENVELOPE
-    # Each rank writes to buffers of its own, and the engine to one more set. Twice that, for
-    # safety.
+    # Each rank writes to its own buffers, and the engine to one further set. The factor 2 is a
+    # safety margin.
     store = 2 * (layout.size + 1) * (layout.depth + 1) * messages
     cleanup = ExitStack()
     try:
@@ -115,7 +115,7 @@ def _check(config: EngineConfig) -> None:
     channel = config.parallel.ray_channel
     if config.tiers.tiers and channel != "ring":
         # Transfers need the channel `ring`: as actor calls they would queue behind steps, and a
-        # graph carries plans only.
+        # compiled graph carries only plans.
         raise InvalidValueError("--ray-channel", channel, "ring, which --kv-tier needs")
     if GRAPHS.get(channel) != "tensors":
         return
@@ -164,8 +164,8 @@ def _close_streams(streams: dict[int, HeartbeatStream]) -> None:
 def _open_streams(
     launch: Launch, actors: Actors, placement: Placement, streams: dict[int, HeartbeatStream]
 ) -> None:
-    """Open a stream to each rank on another node, with any control channel, because the heartbeats
-    need it.
+    """Open a stream to each rank on another node. Every control channel needs these streams, for
+    their heartbeats.
     """
     from penstock._native import StreamListener
 
@@ -222,8 +222,8 @@ def _abort_handles(
     resources: Sequence[CommResource],
     made: Sequence[dict[str, Any]],
 ) -> list[Any]:
-    """Abort handles for the shared memory on this node. Waits on other nodes end with
-    their actors.
+    """Abort handles for the shared memory on this node. Waits on other nodes end when their actors
+    end.
     """
     from penstock._native import AbortHandle
 
@@ -256,9 +256,7 @@ def _load(launch: Launch, actors: Actors, tasks: Sequence[RankTask]) -> None:
 
 
 def _compile(launch: Launch, actors: Actors, cleanup: ExitStack, executor: RanksExecutor) -> None:
-    """Send plans as executions of a compiled graph from now on, in place of calls, and compute the
-    first step.
-    """
+    """Switch from calls to executions of a compiled graph, and compute the first step."""
     log.warning(
         "Ray's compiled graphs keep a CPU of each rank busy, even when there is nothing to compute"
     )

@@ -1,10 +1,10 @@
-"""Edges of a compiled graph that carry tensors: rows (the residual stream) between two stages,
-without a copy through the host.
+"""Edges of a compiled graph that send tensors: rows (hidden states) between two pipeline stages,
+without a copy through host memory.
 
 Ray sends a tensor's shape and type through shared memory, and leaves the data to a communicator. On
-GPUs that is `Edge`, a connection of two ranks by the library of the device (NCCL). On torch's CPU
-device it is Ray's `CPUCommunicator`, which also uses shared memory. --ray-communicator names a
-class of another package in their place.
+GPUs the communicator is `Edge`, which connects two ranks by the device's library (NCCL). On torch's
+CPU device it is Ray's `CPUCommunicator`, which also uses shared memory. --ray-communicator replaces
+both by a class of another package.
 
 Shapes vary: a step has as many rows as its plan, and a failed step has none.
 """
@@ -97,8 +97,8 @@ def open_edges(
     key: bytes,
 ) -> list[Any]:
     """The communicators for compiled graphs, one for each rank outside the last stage: objects of
-    the class `communicator`, else our own. The caller calls the actors' `close_files` once the
-    graph is compiled.
+    the class `communicator` if given, else of the built-in class. The caller calls the actors'
+    `close_files` once the graph is compiled.
     """
     gpus = backend in GPU_BACKENDS
     # Each rank on Ray sees only its own device.
@@ -120,8 +120,8 @@ def prepare(actor: Any, device: str, overlap: bool, buffer_bytes: int) -> None:
 
 
 def announce(accelerator: Any, buffer_bytes: int) -> None:
-    """Make Ray in this process use `accelerator` for tensors, and `buffer_bytes` for each
-    channel.
+    """Make Ray in this process use `accelerator` for tensors, and `buffer_bytes` as the buffer size
+    of each channel.
     """
     from ray.dag import DAGContext
     from ray.experimental.channel import ChannelContext
@@ -131,8 +131,8 @@ def announce(accelerator: Any, buffer_bytes: int) -> None:
     ChannelContext.get_current().set_torch_device(accelerator.get_accelerator_devices()[0])
     context = DAGContext.get_current()
     context.buffer_size_bytes = buffer_bytes
-    # Seconds (by default 0.1) after which Ray begins to read an edge from its start again. If it
-    # had read a tensor already and waited for the rest of the message, that tensor and the next
+    # Seconds (by default 0.1) after which Ray starts to read an edge again from the beginning. If
+    # Ray had already read a tensor and waited for the rest of the message, that tensor and the next
     # step would be lost.
     context.read_iteration_timeout = PATIENCE
 
@@ -140,7 +140,8 @@ def announce(accelerator: Any, buffer_bytes: int) -> None:
 def connect_gpus(actors: Actors, tp: int, key: bytes) -> list[Any]:
     from ray.experimental.channel.communicator import Communicator
 
-    # Registered instead of a base class, because Ray is imported only inside functions.
+    # `Edge` is registered rather than derived from this base class, because Ray is imported only
+    # inside functions.
     Communicator.register(Edge)
     nodes = [each.node for each in actors.ranks]
     pairs = list(zip(range(len(nodes)), range(tp, len(nodes)), strict=False))
@@ -159,14 +160,16 @@ def connect_gpus(actors: Actors, tp: int, key: bytes) -> list[Any]:
 
 
 def connect_by(kind: Callable[[int, list[Any]], Any], actors: Actors, tp: int) -> list[Any]:
-    """A communicator of `kind` for each pair: made from the number of actors and their handles."""
+    """A communicator of class `kind` for each pair, made from the number of actors and their
+    handles.
+    """
     pairs = zip(actors.handles, actors.handles[tp:], strict=False)
     return [kind(2, list(pair)) for pair in pairs]
 
 
 def load_communicator(name: str) -> type:
-    """The class `module:Class` of --ray-communicator. Raises InvalidValueError if there is no such
-    class, or if it is no Communicator of Ray.
+    """The class named by --ray-communicator as `module:Class`. Raises InvalidValueError if there is
+    no such class, or if it is not a Ray Communicator.
     """
     from ray.experimental.channel.communicator import Communicator
 

@@ -15,7 +15,9 @@ from penstock.executor.ranks import RankLayout
 from penstock.executor.ray.cluster import Cluster, Node
 
 LOOK = 1.0
-"""Seconds between two checks of the reservation, and before a wait for it is logged."""
+"""Seconds between two checks of the reservation. The first log line about waiting comes after one
+interval.
+"""
 
 log = logging.getLogger("penstock.executor")
 
@@ -31,7 +33,7 @@ class Placement:
     group: Any
     ranks: tuple[RankPlacement, ...]
     unit: str | None = None
-    """Resource of Ray of which each rank gets one, beside a CPU: `GPU`."""
+    """Ray resource of which each rank gets one unit beside a CPU, for example `GPU`."""
 
 
 def place(

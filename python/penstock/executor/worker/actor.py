@@ -27,9 +27,9 @@ from penstock.executor.worker.process import open_rings, open_stream
 FETCH = 60.0
 """Timeout in seconds to fetch the rows of a step that is already computed."""
 LOADED = b""
-"""What `loading` returns instead of a progress report when the load has ended."""
+"""Return value of `loading` once the load has ended, instead of a progress report."""
 CARRIED = b"X"
-"""First byte of a residual stream that is sent as bytes. It distinguishes the stream from an
+"""First byte of hidden states that are sent between stages as bytes. It distinguishes them from an
 answer.
 """
 
@@ -54,8 +54,8 @@ class Actor:
         return os.getpid()
 
     def stay(self) -> bytes:
-        """Block until the rank ends. Returns the answer that explains the end, if it was not sent
-        otherwise; else nothing.
+        """Block until the rank ends. Returns the answer that explains the end if that answer was
+        not sent otherwise; else nothing.
         """
         self._over.wait()
         return self._last_word
@@ -88,7 +88,7 @@ class Actor:
     # Plans over rings or a stream -----------------------------------------------------------------
 
     def serve(self, job: dict[str, Any]) -> None:
-        """Load the model and answer messages until no more come."""
+        """Load the model, then answer messages until the executor closes the channel."""
         if self._stream is not None:
             channel = MessageChannel(self._stream, self._stream, job["capacity"])
         else:
@@ -112,16 +112,16 @@ class Actor:
         return answer
 
     def loading(self) -> bytes:
-        """Wait for the next progress report of the load; LOADED after the last."""
+        """Wait for the next progress report of the load. Returns LOADED after the last one."""
         return self._loading.get()
 
     def step(self, message: bytes) -> bytes:
         return self._rank.answer(message)
 
     def stage(self, message: bytes, carried: Any = None) -> Any:
-        """Compute one node of a compiled graph. Takes the previous stage's residual stream as bytes
-        or a tensor; returns its own, or, in the last stage, the answer. A failed step's answer is
-        returned in place of a stream, and passed on by later stages.
+        """Compute one node of a compiled graph. Takes the previous stage's hidden states as bytes
+        or a tensor. Returns this stage's hidden states or, in the last stage, the answer. A failed
+        step returns its answer in place of hidden states, and later stages pass that answer on.
         """
         if carried is not None:
             in_bytes = isinstance(carried, bytes)
@@ -132,8 +132,8 @@ class Actor:
         if not is_failed(answer):
             return answer if self._last else self._carry()
         if not self._rank.usable:
-            # Report the answer through `stay` too: through the graph it may never arrive, because
-            # other ranks wait for this one.
+            # Report the answer through `stay` too. The graph may never deliver it, because other
+            # ranks wait for this rank.
             self._last_word = answer
             self._over.set()
         return answer

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from penstock._native import RingReader, RingWriter
 
 WAIT = 60.0
-"""Seconds of one wait for a message, after which the rank waits again."""
+"""Timeout in seconds of one wait for a message; the rank then waits again."""
 NOTHING = b""
-"""The answer to a plan by a rank whose results the engine does not read."""
+"""Answer to a plan from a rank whose results the engine does not read."""
 
 
 class MessageChannel:
@@ -70,10 +70,10 @@ class MessageChannel:
 
 @dataclass(slots=True)
 class Step:
-    """A plan that a rank has received and not answered."""
+    """A plan that a rank has received but not answered."""
 
     number: int = 0
-    """Step number; 0 if the message was no valid plan."""
+    """Step number; 0 if the message was not a valid plan."""
     future: StepFuture | None = None
     outcome: StepResult | Exception | None = None
 
@@ -88,7 +88,8 @@ class Step:
 
 class Rank:
     """One rank without its channel: computes the answers to messages, at most `capacity` bytes
-    each. Every exception of the backend becomes an answer. `usable` is False after a fatal one.
+    each. Every exception of the backend becomes an answer. `usable` is False after a fatal
+    exception.
     """
 
     backend: CarryingBackend
@@ -152,8 +153,8 @@ class Rank:
             self.backend.allocate(decode_allocate(message))
         except Exception as error:  # noqa: BLE001 - the engine gets every error
             return self._fail(0, error)
-        # Loaded objects stay, and steps create no reference cycles, so the garbage collector would
-        # only cost time.
+        # Loaded objects stay until the end, and steps create no reference cycles, so the garbage
+        # collector would find nothing.
         gc.collect()
         gc.freeze()
         gc.disable()
@@ -161,10 +162,10 @@ class Rank:
 
 
 def serve(rank: Rank, channel: Channel) -> bool:
-    """Load the model, then answer messages until no more come; returns False if the rank became
-    unusable.
+    """Load the model, then answer messages until the executor closes the channel. Returns False if
+    the rank became unusable.
 
-    A plan that is already waiting starts before the result of the previous one is sent.
+    A plan that has already arrived starts before the result of the previous plan is sent.
     """
     channel.answer(rank.load(lambda line: channel.answer(encode_answer(LoadStatus.of(line)))))
     running: Step | None = None

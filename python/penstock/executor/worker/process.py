@@ -2,7 +2,7 @@
 `nodes`.
 
 Standard input is a pipe. Its first line is the job; end of file means that the executor has ended,
-however it died.
+for whatever reason.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = parser.parse_args(arguments)
     rank: int = parsed.rank
     if parsed.end_with_starter:
-        # The kernel kills this rank when the thread that started it ends. If it has ended already,
-        # end of file on standard input tells.
+        # The kernel kills this rank when the thread that started it ends. If that thread had
+        # already ended, end of file on standard input stops the rank.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    # Ctrl-C and the stop of a service send signals to whole process groups. Ranks ignore them,
+    # Ctrl-C and a service manager's stop send signals to whole process groups. Ranks ignore them,
     # because the executor decides when ranks end.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -61,7 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log.info("%s", error)
         return 0
     if "stream" in job:
-        # Threads of the stream wait in native code, which an exit of the interpreter cannot end.
+        # Threads of the stream wait in native code, and a normal exit of the interpreter cannot end
+        # them.
         logging.shutdown()
         os._exit(status)
     return status
@@ -98,7 +99,7 @@ def open_rings(plans: dict[str, Any], answers: dict[str, Any]) -> MessageChannel
 
 
 def _line(descriptor: int) -> bytes:
-    """Read one line from a pipe without waiting for its end, because it stays open."""
+    """Read one line from a pipe, and not until end of file: the pipe stays open."""
     found = bytearray()
     while not found.endswith(b"\n"):
         piece = os.read(descriptor, 1 << 16)
@@ -109,7 +110,9 @@ def _line(descriptor: int) -> bytes:
 
 
 def _end_with(descriptor: int) -> None:
-    """Exit at once when the executor closes its end of the pipe: other threads may be in a step."""
+    """Exit at once when the executor closes its end of the pipe. A normal exit would wait for other
+    threads, which may be computing a step.
+    """
     while os.read(descriptor, 1):
         pass
     os._exit(0)

@@ -1,5 +1,5 @@
-"""KV transfers in a rank outside the engine's process: started while steps compute, answered when
-they end. Used only with tiers: without tiers, plans need not be passed between threads.
+"""KV transfers of a rank outside the engine's process. They start while steps compute, and are
+answered when they end. Used only with tiers: without them, plans need not pass between threads.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Channel(Protocol):
     """Maximum size of an answer in bytes."""
 
     def receive(self) -> bytes | None:
-        """Wait for the next message; None if no more will come."""
+        """Wait for the next message; None if the channel is closed."""
 
     def ready(self) -> bool:
         """Whether `receive` would return a message at once."""
@@ -37,13 +37,13 @@ class Channel(Protocol):
 
 
 class TransferChannel:
-    """A channel for all messages of `channel` but transfers, which it handles itself. One thread
-    receives all messages and starts the transfers. Another thread answers these, between the
-    answers to plans.
+    """A channel that handles the transfers among the messages of `channel` and passes on all
+    others. One thread receives all messages and starts the transfers. Another thread sends the
+    transfers' answers, between the answers to plans.
 
-    A transfer waits for the plans whose results the engine had read when it sent the transfer: the
-    results came from another rank, and this rank may still use the blocks. It does not wait for
-    later plans.
+    A transfer waits for the plans whose results the engine had read when it sent the transfer.
+    Those results came from another rank, and this rank may still use the blocks. The transfer does
+    not wait for later plans.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class TransferChannel:
         self._failure = failure
         self._rest: SimpleQueue[bytes | None] = SimpleQueue()
         self._plans: deque[bool] = deque()
-        """For each message that is not answered yet, in order: whether it is a plan."""
+        """For each unanswered message, in order: whether it is a plan."""
         self._computed = 0
         self._progress = threading.Condition()
         self._answering = threading.Lock()

@@ -1,7 +1,8 @@
-"""GPUDirect Storage: reads KV parts (one KV head of a chunk, one file each) of a disk tier straight
-into a GPU's memory.
+"""GPUDirect Storage: reads KV parts (one KV head of a chunk, one file each) of a disk tier directly
+into GPU memory.
 
-File names, file format and verification are the same as without it (docs/kv-format.md).
+File names, file format and verification are the same as without GPUDirect Storage
+(docs/kv-format.md).
 """
 
 from penstock.kv.gds.contract import (

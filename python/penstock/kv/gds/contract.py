@@ -9,8 +9,8 @@ from penstock.core import PenstockError
 
 
 class PartsError(PenstockError):
-    """A part cannot be read: the directory, the device or the driver failed. The message names
-    which, and the reason.
+    """A part cannot be read: the directory, the device or the driver failed. The message names the
+    cause.
     """
 
 
@@ -19,7 +19,7 @@ class PartMissingError(PartsError):
 
 
 class PartDamagedError(PartsError):
-    """The part's checksum does not match its contents. Its file was quarantined."""
+    """The part's checksum does not match its contents. Its file was quarantined (moved aside)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
-"""Reads the payloads of KV parts with kvikio: by GPUDirect Storage if driver, file system and
-device support it, else by POSIX calls and a bounce buffer. Host memory always uses POSIX calls.
+"""Reads the payloads of KV parts with kvikio. GPUDirect Storage is used if driver, file system and
+device support it, else POSIX calls and a bounce buffer. Host memory always uses POSIX calls.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class KvikioParts:
         the CRC-64/NVME over all of that memory, and is compared with the file's.
 
         Raises PartMissingError, PartDamagedError or another PartsError. The contents of `into` are
-        then unspecified, and nothing writes to them any more.
+        then unspecified, and no write to it is in progress.
         """
 
         def take(file: int) -> int:
@@ -55,7 +55,7 @@ class KvikioParts:
         self._files.load_by(self._tier, name, sum(map(size, into)), take)
 
     def _read(self, file: int, into: Sequence[Memory]) -> None:
-        """Fill all memories concurrently from a part's open file. Opening the path in /proc reaches
+        """Fill all memories concurrently from a part's open file. The path under /proc refers to
         the file whose header was read, even after a rename, and keeps kvikio's cache of paths
         small.
         """
@@ -66,8 +66,8 @@ class KvikioParts:
             moving = []
             try:
                 for memory in into:
-                    # One task for each extent: if a read were split over several tasks, it could
-                    # fail while some of them still write.
+                    # One task for each extent. If a read were split over several tasks, one could
+                    # fail while others still write.
                     count = size(memory)
                     moving.append(opened.pread(memory, count, offset, max(count, 1)))
                     offset += count
@@ -86,8 +86,8 @@ def size(memory: Memory) -> int:
 
 
 def _join(moving: Sequence[Any]) -> int:
-    """Wait until all reads have ended, because they use the memory until then. Returns the bytes
-    read, or raises the first error.
+    """Wait until all reads have ended, because they write to the memory until then. Returns the
+    number of bytes read, or raises the first error.
     """
     done, failed = 0, None
     for future in moving:

@@ -1,5 +1,5 @@
-"""KV tiers behind the pool, as the engine sees them: decides what to load and what to store. Moves
-no bytes: the ranks' movers do.
+"""The engine's view of the KV tiers (slower storage behind the pool): decides what to load and what
+to store. The ranks' movers move the bytes.
 """
 
 from penstock.kv.tiers.breaker import CircuitBreaker

@@ -1,12 +1,12 @@
 """Circuit breaker of a tier that stores chunks: disk, Redis, object store (Nygard 2007, "Release
-It!"). It alone decides whether the tier is in use.
+It!"). Only the breaker decides whether the tier is in use.
 
     closed --failures in a row, or a stall--> open --pause--> half open --trial succeeds--> closed
                                                ^                   |
                                                +--- trial fails ---+
 
-The pause doubles each time the breaker opens. It is reset only after FAILURES successes in a row,
-so that an unreliable tier is not retried too often.
+The pause doubles each time the breaker opens. The pause is reset only after FAILURES successes in a
+row, so that an unreliable tier is not retried too often.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FAILURES = 5
 pause.
 """
 SHORTEST, LONGEST = 1.0, 60.0
-"""Seconds of the first pause of an open breaker, and of the longest."""
+"""Duration in seconds of an open breaker's first pause, and of the longest."""
 QUIET = 60.0
 """Minimum seconds between two log lines about the same skipped tier."""
 
@@ -30,10 +30,10 @@ log = logging.getLogger("penstock.kv.tiers")
 
 class BreakerState(Enum):
     CLOSED = 0
-    """All transfers may start."""
+    """The normal state: all transfers may start."""
     HALF_OPEN = 1
-    """The pause is over. One transfer, the trial, may start. Its result closes the breaker or opens
-    it again.
+    """The pause is over. One trial transfer may start. Its result closes the breaker or opens it
+    again.
     """
     OPEN = 2
     """No transfer may start."""
@@ -52,12 +52,12 @@ class CircuitBreaker:
         """Clock time at which the pause ends; None while the breaker is closed."""
         self._pause = SHORTEST
         self._failures = self._successes = 0
-        """Numbers of failures and of successes since the last outcome of the other kind."""
+        """Number of consecutive failures, and of consecutive successes."""
         self._trial: int | None = None
         self._stalled: set[int] = set()
         """Stalled transfers that have not ended yet."""
         self._told = False
-        """Whether the log reported the tier as skipped."""
+        """Whether the tier was logged as skipped."""
         self._quiet_until = -math.inf
 
     @property
@@ -80,8 +80,9 @@ class CircuitBreaker:
             self._trial = transfer
 
     def succeeded(self, transfer: int) -> None:
-        """A transfer has moved its bytes. If it was the trial, or had stalled, this closes the
-        breaker. Any other transfer began before the breaker opened and does not close it.
+        """A transfer has moved its bytes. If the transfer was the trial, or had stalled, this
+        closes the breaker. Any other transfer began before the breaker opened, so it does not close
+        the breaker.
         """
         decides = transfer == self._trial or transfer in self._stalled
         self.inconclusive(transfer)
@@ -95,7 +96,9 @@ class CircuitBreaker:
             self._pause = SHORTEST
 
     def failed(self, transfer: int, why: str) -> None:
-        """A transfer failed because of the tier. If it had stalled, it is not counted again."""
+        """A transfer failed because of the tier. A transfer that had stalled is not counted
+        again.
+        """
         trial, counted = transfer == self._trial, transfer in self._stalled
         self.inconclusive(transfer)
         if trial:
@@ -107,8 +110,8 @@ class CircuitBreaker:
                 self._open(f"{self._failures} failures in a row, the last: {why}")
 
     def stalled(self, transfer: int, seconds: float) -> None:
-        """A transfer got no answer for `seconds`: this opens the breaker. The transfer may still
-        end.
+        """A transfer got no answer for `seconds`, which opens the breaker. The transfer may still
+        end later.
         """
         trial = transfer == self._trial
         self._stalled.add(transfer)
@@ -116,8 +119,9 @@ class CircuitBreaker:
             self._open(f"no answer within {seconds:.1f} s")
 
     def inconclusive(self, transfer: int) -> None:
-        """A transfer ended without evidence about the tier's health: it was cancelled, its chunk
-        was missing, or there was no room. If it was the trial, the next transfer becomes the trial.
+        """A transfer ended without evidence about the tier's health: the transfer was cancelled,
+        its chunk was missing, or there was no space. If it was the trial, the next transfer becomes
+        the trial.
         """
         self._stalled.discard(transfer)
         if transfer == self._trial:

@@ -1,6 +1,4 @@
-"""Facade of the tiers behind the pool: puts lookup, loads and write-behind together for the
-scheduler.
-"""
+"""Facade of the KV tiers: combines lookup, loads and write-behind for the scheduler."""
 
 from __future__ import annotations
 
@@ -26,23 +24,21 @@ if TYPE_CHECKING:
     from penstock._native import TierIndex
 
 PROBE_PATIENCE = 0.1
-"""Maximum seconds that a request waits for probes (questions to tiers which chunks they have). A
-tier that has not answered by then counts as having taken this long.
+"""Maximum seconds that a request waits for probes (queries that ask a tier which chunks it has). A
+tier without an answer by then is recorded as having taken this long.
 """
 PROBE_JITTER, PROBE_LEAST = 8.0, 0.05
-"""Tiers that usually answer quickly are awaited for PROBE_JITTER times their usual answer time, and
-at least PROBE_LEAST seconds; no longer, because one of them may have stalled.
+"""Wait limits for tiers that usually answer quickly: PROBE_JITTER times their usual answer time,
+and at least PROBE_LEAST seconds. A longer wait is useless, because the tier may have stalled.
 """
 PROBE_SHARE = 0.05
-"""Slower tiers are awaited for this share of the time that computing the blocks in question would
-take.
-"""
+"""Wait limit for slower tiers, as a share of the time to compute the blocks in question."""
 
 
 class TierCache(Tiers):
     """`pools` has one pool for each KV group. `index` is None without a RAM tier; `stats` has
-    counters for it anyway. `breakers` has one for each tier that stores chunks, in order of
-    configuration.
+    counters for the RAM tier in any case. `breakers` has one for each tier that stores chunks, in
+    order of configuration.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Interfaces of the KV tiers: to the scheduler above and to the movers below."""
+"""Interfaces of the KV tiers: to the scheduler (above them) and to the movers (below them)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 from penstock.core.transfer import Transfer, TransferResult
 
 Blocks = Sequence[Sequence[int]]
-"""For each KV group, its blocks at one range of block table entries, which is the same for all
+"""For each KV group, its blocks at one range of block table entries. The range is the same for all
 groups.
 """
 
@@ -27,13 +27,15 @@ class Shape:
     step_tokens: int
     """Maximum number of tokens in a step."""
     window_bytes: int = 0
-    """Bytes that a load moves for the groups with a window, whatever the length of the prefix; 0
-    without such groups.
+    """Bytes that a load moves for the groups with a sliding window. The number does not depend on
+    the length of the prefix; 0 without such groups.
     """
 
 
 class TransferExecutor(Protocol):
-    """The executor, as far as the tiers use it: it moves the bytes of a transfer on every rank."""
+    """The part of the executor's interface that the tiers use: it moves the bytes of a transfer on
+    every rank.
+    """
 
     def transfer(self, transfer: Transfer, /) -> None:
         """Start a transfer. Does not block."""

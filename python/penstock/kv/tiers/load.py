@@ -29,41 +29,44 @@ from penstock.kv.tiers.write_behind import WriteBehind
 IN_FLIGHT = 6
 """Maximum number of loads in flight for each tier."""
 STALLED, LEAST_STALL = 8.0, 0.2
-"""A load counts as stalled after STALLED times its expected duration, but never before LEAST_STALL
-seconds have passed, nor before its tokens could have been computed.
+"""A load counts as stalled after STALLED times its expected duration. It never does before
+LEAST_STALL seconds have passed, nor before its tokens could have been computed instead.
 """
 MEASURE_INTERVAL = 1.0
-"""Minimum seconds between two measuring loads of a tier (loads that only measure its speed)."""
+"""Minimum seconds between two measuring loads of a tier. Their only purpose is to measure the
+tier's speed.
+"""
 MEASURE_SHARE = 20.0
 """Minimum pause after a measuring load, as a multiple of its duration, so that measuring takes at
 most about 1/20 of the time.
 """
 MEASURE_SPARE = 4
-"""A measuring load starts only if this multiple of its number of blocks is free in the pool."""
+"""A measuring load starts only if the pool has this many free blocks for each block to load."""
 
 
 @dataclass(slots=True, eq=False)
 class PrefixLoad:
-    """The load of one sequence: looked up, planned, then in flight while other blocks are computed.
+    """The load of one sequence's prefix. It is looked up, planned, then in flight while other
+    blocks are computed.
 
-    A segment that is awaited, in flight or loaded is not computed: computation stops before it, and
-    continues behind it once it is loaded. Any other segment is dropped, and computed, if
-    computation reaches it before its load has started.
+    A segment that is awaited, in flight or loaded is not computed: computation stops at its start,
+    and continues at its end once the segment is loaded. Any other segment is dropped and computed
+    if computation reaches it before its load has started.
     """
 
     digests: Sequence[bytes] = ()
     block_size: int = 1
     deadline: float = math.inf
-    """Clock time after which probes are no longer awaited."""
+    """Clock time at which the sequence stops waiting for probes."""
     stats: Sequence[TierStats] = ()
     found: list[set[Chunk]] = field(default_factory=list)
-    """For each tier that stores chunks, the chunks of this prefix that it has."""
+    """For each tier that stores chunks, the chunks of this prefix found there."""
     probes: list[int] = field(default_factory=list)
     """Numbers of the tiers whose probes are not answered yet."""
     first_asked: int = 0
     """Number, in the sequence, of the first chunk that was probed."""
     deepened: bool = False
-    """Whether shorter forms of a missing full chunk were probed already."""
+    """Whether shorter forms of a missing full chunk have been probed."""
     ram_first: int = 0
     ram_slots: list[int] = field(default_factory=list)
     """RAM slots of the blocks from `ram_first` on, held until loaded or dropped."""
@@ -72,19 +75,19 @@ class PrefixLoad:
     available: Sequence[LoadSegment] = ()
     """All segments of the prefix that tiers have, whether they are loaded or not."""
     segments: list[LoadSegment] = field(default_factory=list)
-    """Segments chosen to be loaded, in block order. Without those that have failed, and those that
-    computation has passed.
+    """Segments chosen to be loaded, in block order. Segments that have failed, or that computation
+    has passed, are removed.
     """
     blocks: Sequence[array[int]] = ()
     """Block tables of the sequence."""
     whole: bool = False
     """Whether all segments are awaited, so that one lost segment loses the whole load. Needed if
-    there are groups with a window: these have no blocks in which to compute tokens before the end
+    there are groups with a window: these groups have no blocks for computing tokens before the end
     of the load.
     """
     lost: bool = False
-    """The load has failed: the sequence must release its blocks, and computes its tokens once it
-    gets others.
+    """Whether the load has failed. The sequence must then release its blocks, and computes its
+    tokens once it gets new ones.
     """
     barred: bool = False
     """Whether loading is disabled because the previous load was lost."""
@@ -95,7 +98,7 @@ class PrefixLoad:
 
     @property
     def pending(self) -> bool:
-        """Whether segments are still to be loaded or passed by computation, or the load is lost."""
+        """Whether segments remain to be loaded or computed, or the load is lost."""
         return bool(self.segments) or self.lost
 
     @property
@@ -124,9 +127,9 @@ class PrefixLoad:
         return [segment for segment in before if segment not in self.segments]
 
     def advance(self, computed: int, known: int) -> int:
-        """Number of leading tokens that are present, given that `computed` are computed and
-        counting loaded segments that follow. Lower than `known`, the number of the sequence's
-        tokens, because the last one must be computed.
+        """Number of leading tokens whose KV is present: `computed` tokens, and the loaded segments
+        that follow. Lower than `known`, the number of the sequence's tokens, because the last token
+        must be computed.
         """
         size = self.block_size
         if self.whole and any(each.state is not SegmentState.LOADED for each in self.segments):
@@ -151,8 +154,8 @@ class PrefixLoad:
         return TierTokens(by_kind[TierKind.RAM], by_kind[TierKind.DISK], by_kind[TierKind.REMOTE])
 
     def choose(self, plan: LoadPlan) -> None:
-        """Replace the segments that have not started by those of `plan`. Segments in
-        flight stay.
+        """Replace the segments that have not started by those of `plan`. Segments in flight are
+        kept.
         """
         for segment in plan.awaited:
             segment.awaited = True
@@ -172,13 +175,15 @@ class PrefixLoad:
                 self.lose(segment)
 
     def lose(self, segment: LoadSegment) -> None:
-        """Drop a segment, which is then computed. If the load is `whole`, this loses the load."""
+        """Drop a segment, which is then computed. If the load is `whole`, the whole load is
+        lost.
+        """
         self.segments.remove(segment)
         self.lost = self.whole
 
     def left(self) -> list[LoadSegment]:
-        """Segments that could still be loaded, chosen or not. Of those in RAM only chosen ones,
-        because others are not held there.
+        """Segments that could still be loaded, chosen or not. For the RAM tier only chosen
+        segments, because no slots are held for others.
         """
         waiting = [each for each in self.available if each.state is SegmentState.WAITING]
         after = [each for each in waiting if each.first * self.block_size >= self.planned]
@@ -191,8 +196,8 @@ class PrefixLoad:
         return self.planned <= end
 
     def next_waiting(self, tiers: Collection[int]) -> LoadSegment | None:
-        """The segment to start next on one of these tiers: the first awaited one, else the last,
-        because loading goes from the end backwards; None if none is waiting.
+        """The segment to start next on one of these tiers: the first awaited segment, else the last
+        segment, because loading proceeds from the end backwards. None if no segment is waiting.
         """
         waiting = [
             each
@@ -216,11 +221,11 @@ class Loader:
         """Segments in flight and not abandoned, each with its load, in order of start."""
         self._loads: list[PrefixLoad] = []
         self._skipped: set[int] = set()
-        """Tiers that were skipped at the last look at the circuit breakers."""
+        """Tiers that were skipped when the circuit breakers were last checked."""
         self._measure_at = [-math.inf] * tiers
 
     def plan(self, segments: Sequence[LoadSegment], whole: bool = False) -> LoadPlan:
-        """Choose which of `segments` to load. With `whole`, the chosen ones are all awaited."""
+        """Choose which of `segments` to load. With `whole`, all chosen segments are awaited."""
         plan, skipped = plan_whole if whole else plan_load, self._transfers.skipped
         return plan(segments, self.backlog, self._rates, self._shape, skipped)
 
@@ -234,8 +239,8 @@ class Loader:
         self._measure_unused(load)
 
     def end(self, load: PrefixLoad) -> None:
-        """Drop a load that is not needed any more. Its transfers in flight are cancelled; those
-        that have started end by themselves.
+        """Drop a load that is no longer needed. Its transfers that have not started are cancelled;
+        the others run to their end.
         """
         if load in self._loads:
             self._loads.remove(load)
@@ -245,7 +250,7 @@ class Loader:
         load.segments = []
 
     def drop(self, segments: Iterable[LoadSegment]) -> None:
-        """Release what segments hold in the RAM tier. Called for segments that will not start."""
+        """Release the RAM slots of segments that will not start."""
         if self._index is not None:
             for segment in segments:
                 self._index.release(segment.slots)
@@ -259,7 +264,7 @@ class Loader:
             self._issue()
 
     def _follow_breakers(self) -> None:
-        """Drop the segments that wait for a tier whose breaker has opened; plan again when a
+        """Drop the segments that wait for a tier whose breaker has opened. Plan again when a
         breaker has closed.
         """
         skipped = self._transfers.skipped
@@ -334,7 +339,8 @@ class Loader:
 
     def _abandon_stalled(self) -> None:
         """Abandon stalled loads, so that other loads can start. The sequence gets new blocks and
-        computes. If the pool has too few, it releases all its blocks and waits.
+        computes its tokens. If the pool has too few blocks, the sequence releases all its blocks
+        and waits.
         """
         pool, stalled = self._pools[0], self._transfers.stalled
         for segment, load in [each for each in self._issued.items() if each[0].id in stalled]:
@@ -351,8 +357,8 @@ class Loader:
             self._count(segment, -1)
 
     def _plan_again(self, load: PrefixLoad) -> None:
-        """Plan again after a tier has answered: it may be faster than estimated, or in
-        use again.
+        """Plan again after a tier has answered, because the tier may be faster than estimated, or
+        in use again.
         """
         left = load.left()
         if load.whole or all(segment.awaited for segment in left):
@@ -363,9 +369,10 @@ class Loader:
     # Measurements ---------------------------------------------------------------------------------
 
     def _measure_unused(self, load: PrefixLoad) -> None:
-        """Measure the speed of a tier of which no segment is loaded, because it seems too slow or
-        is skipped. The load goes to spare blocks, and no request awaits it. Without it the tier
-        would never be used again. While the breaker is half open, this load is the trial.
+        """Measure the speed of a tier from which no segment is loaded, because its estimate is too
+        slow or the tier is skipped. Without measurements the tier would never be used again. The
+        load goes to spare blocks, and no request awaits it. While the breaker is half open, this
+        load is the trial.
         """
         used = {RAM, *(each.tier for each in load.segments)}
         unused = [each for each in load.available if each.tier not in used]

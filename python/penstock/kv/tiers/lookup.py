@@ -22,8 +22,8 @@ class TierLookup:
         self._write_behind = write_behind
 
     def probe(self, load: PrefixLoad, hits: int) -> None:
-        """Ask the tiers that store chunks for the chunks that follow the blocks in the pool (`hits`
-        blocks) and in RAM.
+        """Query the tiers that store chunks for the chunks that follow the `hits` blocks in the
+        pool and the blocks in RAM.
         """
         digests = load.digests
         self._stats.lookup_tokens += (len(digests) - hits) * load.block_size
@@ -34,7 +34,8 @@ class TierLookup:
 
     def in_ram(self, load: PrefixLoad, hits: int) -> list[int]:
         """Slots in the RAM tier of the consecutive blocks from block `hits` on. The slots are held,
-        so the index is searched only once; again if the pool has lost blocks since.
+        so the index is searched only once. The search is repeated if the pool has lost blocks
+        since.
         """
         index = self._index
         if index is None:

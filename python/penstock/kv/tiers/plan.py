@@ -1,16 +1,16 @@
-"""Load or compute: finds the segments of a prefix that the tiers have, and chooses which of them to
-load.
+"""Chooses between load and computation: finds the segments of a prefix that the tiers have, and
+selects those to load.
 
-Loading runs from the end backwards while the beginning is computed, until both meet. With prefill
-rate R, bandwidth B and k bytes per token, this yields R + B / k tokens per second (Jin et al.,
-"Compute or Load KV Cache? Why Not Both?", arXiv 2410.03065). The leading part that a fast tier has
-is awaited first.
+Segments are loaded from the end backwards while the beginning is computed, until both meet. With
+prefill rate R, bandwidth B and k bytes per token, this yields R + B / k tokens per second (Jin et
+al., "Compute or Load KV Cache? Why Not Both?", arXiv 2410.03065). Computation first waits for the
+leading segments that a fast tier has.
 
     RAM RAM RAM S3 S3 S3 S3 S3 S3
     awaited --> computed -> <- loaded meanwhile
 
 If a KV group has a window, the whole load is awaited: that group gets only the blocks visible from
-the end of the load, so nothing before it can be computed.
+the end of the load, so no token before the end can be computed.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class LoadSegment:
     key: bytes = b""
     """Digest of the chunk in a tier that stores chunks; empty for RAM."""
     awaited: bool = False
-    """Computation stops here until the segment is loaded. Otherwise the segment is dropped and
-    computed if it has not started when computation reaches it.
+    """Whether computation waits at this segment until it is loaded. Any other segment is dropped
+    and computed if its load has not started when computation reaches it.
     """
     state: SegmentState = SegmentState.WAITING
     id: int = 0
@@ -64,7 +64,7 @@ class LoadSegment:
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
     awaited: Sequence[LoadSegment]
-    """Leading segments, loaded so soon that nothing is computed before they are there."""
+    """Leading segments. Computation waits for them, because their load is faster."""
     meanwhile: Sequence[LoadSegment]
     """Segments loaded while the tokens before them are computed."""
 
@@ -73,8 +73,8 @@ class LoadPlan:
 
 
 def chunks_to_probe(digests: Sequence[bytes], first: int, per_chunk: int) -> list[Chunk]:
-    """Chunks to ask tiers for: the full ones from the chunk of block `first` on, then the possible
-    tails of the prompt, longest first.
+    """Chunks to query in the tiers: the full chunks from the chunk of block `first` on, then the
+    possible tails of the prompt, longest first.
     """
     full = len(digests) // per_chunk
     start = first // per_chunk
@@ -99,7 +99,8 @@ def cover(
     found: Sequence[set[Chunk]],
 ) -> list[LoadSegment]:
     """The longest gapless run of segments from block `hits` on: first the blocks in RAM's `slots`,
-    then chunk by chunk, each from the first tier that has it. `found`: chunks of each such tier.
+    then chunk by chunk, each from the first tier that has the chunk. `found`: chunks of each such
+    tier.
 
     A chunk is moved as a whole and may overlap earlier blocks, so the first segment can begin
     before `hits`.
@@ -177,8 +178,8 @@ def plan_whole(
     shape: Shape,
     skipped: Collection[int] = (),
 ) -> LoadPlan:
-    """Choose how many leading segments to load, all awaited, so that the load and the computation
-    of the rest afterwards take the least time. Empty if computing everything is faster.
+    """Choose how many leading segments to load, all awaited. The choice minimises the time of the
+    load plus the computation of the rest. Empty if computing everything is faster.
     """
     if not segments:
         return LoadPlan((), ())
@@ -206,8 +207,8 @@ def _worth_waiting(
     shape: Shape,
     skipped: Collection[int],
 ) -> Sequence[LoadSegment]:
-    """Leading segments worth waiting for: those for which computing while they load would save less
-    than half a step's time. A step that runs cannot be interrupted when the load is done.
+    """Leading segments worth waiting for: computing while they load would save less than half a
+    step's time. A running step cannot be interrupted when the load is done.
     """
     sizes, count = list(backlog), 0
     for tier, group in groupby(segments, key=lambda segment: segment.tier):
@@ -235,8 +236,8 @@ def _from_the_end(
     shape: Shape,
     skipped: Collection[int],
 ) -> Sequence[LoadSegment]:
-    """Segments to load from the end backwards, as far as they arrive before computation would reach
-    them. Computation starts at the first segment in `begin` seconds.
+    """Segments to load from the end backwards, as long as each arrives before computation would
+    reach it. Computation starts at the first segment in `begin` seconds.
     """
     sizes = list(backlog)
     chosen: list[LoadSegment] = []

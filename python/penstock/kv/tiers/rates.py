@@ -8,21 +8,21 @@ from penstock.core import StepPlan, TierKind
 from penstock.core.transfer import RAM
 
 GUESSED = {TierKind.RAM: 4e9, TierKind.DISK: 2e9, TierKind.REMOTE: 5e8}
-"""Initial bandwidth in bytes per second, until a tier has loaded something."""
+"""Assumed bandwidth in bytes per second, until a load from the tier has been measured."""
 PARALLEL = 2.0
-"""Factor by which concurrent loads are faster, in total, than one alone, in all tiers but RAM."""
+"""Total speed-up of concurrent loads compared with a single load, in all tiers but RAM."""
 MEMORY = 0.9
 """Weight of the previous value in a running mean."""
 MEMORY_RARE = 0.5
-"""The same for measurements that are rare: loads that only measure, and answer times of probes."""
+"""The same weight for measurements that are rare: measuring loads, and answer times of probes."""
 LEAST_TOKENS = 48
-"""Steps with fewer tokens are ignored: they do not show the speed of prefill."""
+"""Steps with fewer tokens are ignored, because they do not show the speed of prefill."""
 
 
 class Rates:
-    """Compute time is modelled as `tokens x (a + b x position)` seconds: products with weights do
-    not depend on the position, attention grows with it. Both are fitted by least squares over
-    decaying sums.
+    """Compute time is modelled as `tokens x (a + b x position)` seconds: products with weights take
+    constant time per token, and the time of attention grows with the position. Both coefficients
+    are fitted by least squares over decaying sums.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Rates:
         kinds = list(tiers)
         self._bandwidth = list(bandwidth or [GUESSED[kind] for kind in kinds])
         self._learned = [0] * len(kinds)
-        """For each tier, number of loads in its mean bandwidth, not counting the initial guess."""
+        """For each tier, number of measured loads in its mean bandwidth."""
         self._remote = [kind is TierKind.REMOTE for kind in kinds]
         self._probe = [0.0] * len(kinds)
         self._a, self._b = seconds_per_token, 0.0
@@ -75,12 +75,12 @@ class Rates:
         self._learn(tier, size, seconds, min(MEMORY, past / (past + 1)))
 
     def measured(self, tier: int, size: int, seconds: float) -> None:
-        """Record a load of `size` bytes that only measured the tier."""
+        """Record a measuring load of `size` bytes."""
         self._learn(tier, size, seconds, MEMORY_RARE)
 
     def stored(self, tier: int, size: int, seconds: float) -> None:
-        """Record a store of `size` bytes. Until a remote tier has loaded something, its stores show
-        whether it is slow.
+        """Record a store of `size` bytes. Until something was loaded from a remote tier, its stores
+        show whether the tier is slow.
         """
         if self._remote[tier] and not self._learned[tier] and size:
             per_byte = MEMORY_RARE / self._bandwidth[tier] + (1 - MEMORY_RARE) * seconds / size
@@ -89,7 +89,8 @@ class Rates:
     def _learn(self, tier: int, size: int, seconds: float, memory: float) -> None:
         if size and seconds > 0:
             rate = size / seconds
-            # Average the time per byte, not the rate, so that a slow load counts by its duration.
+            # Average the time per byte, not the rate, so that a slow load has a weight according to
+            # its duration.
             self._bandwidth[tier] = 1 / (memory / self._bandwidth[tier] + (1 - memory) / rate)
             self._learned[tier] += 1
 

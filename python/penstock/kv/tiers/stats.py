@@ -26,7 +26,7 @@ STATES = {
     BreakerState.HALF_OPEN: "trying",
     BreakerState.OPEN: "skipped",
 }
-"""Names of the breaker's states in the JSON document."""
+"""Names of the circuit breaker's states in the JSON document."""
 
 
 @dataclass(slots=True)
@@ -65,8 +65,8 @@ class TierStats:
     stored_bytes: int = 0
     errors: int = 0
     dropped_stores: int = 0
-    """Chunks that were not stored because the tier was slow, full or skipped, or its daily write
-    budget was spent.
+    """Chunks that were not stored because the tier was slow, full or skipped, or because its daily
+    write budget was spent.
     """
     loads: Durations = field(default_factory=Durations)
     stores: Durations = field(default_factory=Durations)
@@ -127,7 +127,7 @@ class TierStats:
 
 @dataclass(slots=True)
 class Decisions:
-    """Number of requests for which a tier had a part of the prefix, by decision."""
+    """Number of requests whose prefix was partly in a tier, by the decision to load or compute."""
 
     load: int = 0
     compute: int = 0

@@ -11,7 +11,7 @@ from penstock.kv.tiers.load import PrefixLoad
 
 
 class Tiers:
-    """The tiers as the scheduler sees them. This base class is used by an engine without tiers;
+    """The scheduler's interface to the tiers. This base class is used by an engine without tiers;
     `TierCache` implements them. No method blocks or moves bytes. The calls for a sequence are, in
     this order:
 
@@ -25,8 +25,8 @@ class Tiers:
 
     @property
     def offloading(self) -> bool:
-        """Whether offloads (stores of preempted sequences in RAM) are in flight, which will free
-        blocks.
+        """Whether offloads (stores of preempted sequences in RAM) are in flight. They free blocks
+        when they end.
         """
         return False
 
@@ -46,7 +46,7 @@ class Tiers:
 
     def lookup(self, load: PrefixLoad, digests: list[bytes], hits: int) -> int | None:
         """Plan the load of a prompt whose first `hits` blocks are in the pool. Returns how many of
-        these are used, or None while probes are pending: then call again after `poll`.
+        these blocks to use. Returns None while probes are pending: call again after `poll`.
         """
         return hits
 
@@ -60,11 +60,11 @@ class Tiers:
         return end
 
     def poll(self) -> None:
-        """Handle the transfers that have ended, and start those for which there is room now."""
+        """Handle the transfers that have ended, and start queued transfers as capacity allows."""
 
     def published(self, digests: list[bytes], end: int, blocks: Blocks, prompt_blocks: int) -> None:
-        """Store `blocks`, the blocks of a sequence up to entry `end` that were computed and
-        published last. Its prompt has `prompt_blocks` full blocks.
+        """Store `blocks`, the newly computed and published blocks of a sequence up to entry `end`.
+        The sequence's prompt has `prompt_blocks` full blocks.
         """
 
     def released(
@@ -72,7 +72,7 @@ class Tiers:
     ) -> None:
         """End the load of a sequence that releases its blocks. `end` is the number of published
         blocks; 0 if it had none. `offload` has blocks of a preempted sequence, up to `end`, that
-        are stored in RAM without asking the admission filter.
+        are stored in RAM regardless of the admission filter.
         """
 
     def tables(self) -> Iterable[tuple[int, Sequence[int]]]:

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from penstock._native import TierIndex
 
 POLL, POLL_LATER, OFTEN = 0.0005, 0.01, 400
-"""Seconds between polls for results: POLL, and POLL_LATER after OFTEN polls without a result."""
+"""Seconds between polls for results: POLL at first, POLL_LATER after OFTEN polls without a
+result.
+"""
 STALL = 5.0
 """Seconds after which a store or a probe without an answer counts as stalled."""
 
@@ -65,7 +67,9 @@ class Transfers:
         stalled.
         """
         self._quarantined: set[int] = set()
-        """Tiers for which the log has a line about a quarantined chunk; others are only counted."""
+        """Tiers for which a quarantined chunk was logged. Further quarantined chunks are only
+        counted.
+        """
         self.on_left: Callable[[int, bytes], None] = lambda tier, key: None
         """Called with a tier and the digest of a chunk that has left it."""
         self._last_id = 0
@@ -76,12 +80,12 @@ class Transfers:
 
     @property
     def skipped(self) -> set[int]:
-        """Numbers of the tiers whose breaker is not closed: no request may depend on them."""
+        """Numbers of the tiers whose breaker is not closed. No request may depend on them."""
         return self._in_state(BreakerState.OPEN, BreakerState.HALF_OPEN)
 
     @property
     def refused(self) -> set[int]:
-        """Numbers of the tiers whose breaker is open: not even a trial transfer may start."""
+        """Numbers of the tiers whose breaker is open. Not even a trial transfer may start there."""
         return self._in_state(BreakerState.OPEN)
 
     def _in_state(self, *states: BreakerState) -> set[int]:
@@ -134,7 +138,7 @@ class Transfers:
         return transfer.id
 
     def cancel(self, ids: Sequence[int]) -> None:
-        """Cancel transfers. Those that have not started are answered as not done."""
+        """Cancel transfers. A transfer that has not started is answered as not done."""
         if ids:
             self._executor.transfer(Transfer(0, TransferKind.CANCEL, ids=array("q", ids)))
 
@@ -167,7 +171,7 @@ class Transfers:
         self.cancel([number for number, each in self._open.items() if each.tier in opened])
 
     def _judge(self, each: _Open, moved: TransferResult) -> None:
-        """Report the outcome to the tier's breaker. A probe's success counts as inconclusive,
+        """Report the outcome to the tier's breaker. A successful probe counts as inconclusive,
         because it does not prove that the tier can move bytes.
         """
         breaker = self._breakers[each.tier - 1]
@@ -211,13 +215,13 @@ class Transfers:
 
 @dataclass(frozen=True, slots=True)
 class TierContext:
-    """What lookup, loads and write-behind share."""
+    """Objects shared by lookup, loads and write-behind."""
 
     pools: Sequence[BlockPool]
     """One pool for each KV group."""
     transfers: Transfers
     index: TierIndex | None
-    """None without a RAM tier."""
+    """Index of the RAM tier; None without one."""
     shape: Shape
     rates: Rates
     stats: Stats

@@ -1,4 +1,4 @@
-"""Write-behind: stores what was computed, in the background. Blocks are stored in RAM when they are
+"""Write-behind: stores computed blocks in the background. Blocks are stored in RAM when they are
 published, and chunks in the other tiers when these have capacity. Under overload, stores are
 dropped.
 """
@@ -19,11 +19,9 @@ IN_FLIGHT = 2
 POOL_SHARE = 4
 """Stores in flight hold at most 1 / POOL_SHARE of a pool's blocks; a single store may hold more."""
 MOST_KNOWN = 1 << 18
-"""Maximum number of chunks, for each tier, of which the engine remembers whether the tier
-has them.
-"""
+"""Maximum number of chunks for each tier whose presence or absence the engine remembers."""
 MOST_QUEUED = 4096
-"""Maximum number of chunks queued for each tier. If there are more, the oldest are dropped."""
+"""Maximum number of chunks queued for each tier. Beyond it, the oldest are dropped."""
 
 
 class ChunkStore(NamedTuple):
@@ -37,7 +35,7 @@ class ChunkStore(NamedTuple):
     tier: int
     digests: tuple[bytes, ...]
     parent: bytes
-    """Digest of the block before; empty if there is none."""
+    """Digest of the preceding block; empty for the first block."""
 
     @property
     def key(self) -> bytes:
@@ -54,7 +52,7 @@ class WriteBehind:
         tiers = self._stats.tiers
         self._queues: list[deque[ChunkStore]] = [deque() for _ in tiers[1:]]
         self._known: list[OrderedDict[bytes, bool]] = [OrderedDict() for _ in tiers[1:]]
-        """True if the tier has the chunk; False while its store is queued or in flight."""
+        """True if the tier has the chunk. False while the chunk's store is queued or in flight."""
         self._events = common.events
         self._transfers.on_left = self.forget
         self._storing = [0] * len(tiers)
@@ -85,8 +83,8 @@ class WriteBehind:
         parent = digests[first - 1] if first else b""
         for tier, (queue, known) in enumerate(zip(self._queues, self._known, strict=True), start=1):
             if (held := known.get(digests[end - 1])) is not None:
-                # The chunk is known. If the tier has it, its event can be sent, because its blocks
-                # are in the pool now.
+                # The chunk is known. If the tier has it, its event can be sent now, because its
+                # blocks are in the pool.
                 self._report(tier, digests[end - 1], digests[first:end] if held else ())
                 continue
             store = ChunkStore(tier, tuple(digests[first:end]), parent)
@@ -102,8 +100,8 @@ class WriteBehind:
     # Presence -------------------------------------------------------------------------------------
 
     def know(self, tier: int, key: bytes, held: bool = True) -> None:
-        """Remember that the tier has the chunk; with `held` False, that its store is queued or in
-        flight.
+        """Remember that the tier has the chunk or, if `held` is False, that the chunk's store is
+        queued or in flight.
         """
         known = self._known[tier - 1]
         known[key] = held
@@ -128,8 +126,8 @@ class WriteBehind:
             self._events.tier_removed(RAM, digest)
 
     def remove(self, digests: list[bytes]) -> int:
-        """Remove blocks, and the chunks of which they are the last block, from all tiers; returns
-        the number of blocks removed from RAM.
+        """Remove blocks from all tiers, with the chunks that end with one of them. Returns the
+        number of blocks removed from RAM.
         """
         for tier in range(1, len(self._stats.tiers)):
             for key in digests:
@@ -157,7 +155,7 @@ class WriteBehind:
 
     def _forget_chunks(self, kind: TransferKind, keys: bytes) -> None:
         if self._queues:
-            # A failure to remove is counted by the tier itself.
+            # The tier itself counts a failed removal.
             self._transfers.begin(kind, RAM, lambda _: None, keys=keys)
 
     # Stores ---------------------------------------------------------------------------------------
@@ -165,8 +163,8 @@ class WriteBehind:
     def to_ram(
         self, digests: Sequence[bytes], first: int, blocks: Blocks, awaited: bool = False
     ) -> None:
-        """Store `blocks`, which are the blocks of a sequence from entry `first` on, in RAM if the
-        RAM index admits them. With `awaited` (offloads), they skip the admission filter.
+        """Store `blocks`, the blocks of a sequence from entry `first` on, in RAM if the RAM index
+        admits them. Offloads (`awaited`) skip the admission filter.
         """
         if self._index is None:
             return

@@ -9,7 +9,9 @@ from penstock.model.recipes import gguf_recipes, hf_recipes
 from penstock.model.spec import DecoderSpec, LatentAttention, Norm, Rope, Router, WeightRecipes
 
 LATENT_EPS = 1e-6
-"""Epsilon of the norms of latents, which no metadata states; that of the other norms may differ."""
+"""Epsilon of the norms of latents, which is not in the metadata. The other norms may have another
+epsilon.
+"""
 Mapped = tuple[DecoderSpec, WeightRecipes]
 
 

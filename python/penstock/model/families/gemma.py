@@ -36,7 +36,7 @@ newer such models.
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """Properties of a version (Gemma 2 or 3) that its metadata does not state."""
+    """Properties of a version (Gemma 2 or 3) that are not in its metadata."""
 
     name: str
     period: int

@@ -28,8 +28,8 @@ PERIOD = 4
 """Every `PERIOD`-th layer has no rope."""
 TEMPERATURE = Temperature(8192.0, 0.1)
 WITHOUT_NORMS = 128
-"""Number of experts of Maverick, the one published model without norms of queries and keys. By this
-number its GGUF files are recognised, which do not state that.
+"""Number of experts of Maverick, the only published model without norms of queries and keys. GGUF
+files do not state this property, so Maverick is recognised by this number.
 """
 ROUTER = Router("sigmoid", after_choice=True, weight_on_input=True)
 TEXT, OUTER = "model.", "language_model.model."
@@ -88,8 +88,8 @@ def _from_hf(config: Fields, prefix: str) -> Mapped:
 
 
 def _hf_feed_forwards(config: Fields, layers: int) -> tuple[FeedForward, ...]:
-    """Feed-forward of each layer. Dense layers have a key of their own for their width; Llama's key
-    has the width of the experts.
+    """Feed-forward of each layer. The width of dense layers has a separate key; Llama's key has the
+    width of the experts.
     """
     mixed = _layers_of_experts(config, layers)
     plain = experted = None
@@ -152,7 +152,7 @@ def _with_chunks(
 
 def _hf_recipes(spec: DecoderSpec, prefix: str) -> WeightRecipes:
     """Recipes of a Hugging Face checkpoint. Rope pairs are adjacent rows of q and k. The
-    feed-forward has another name than in Llama.
+    feed-forward's tensors have other names than in Llama.
     """
 
     def renamed(recipe: Recipe) -> Recipe:

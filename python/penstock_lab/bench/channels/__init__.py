@@ -1,3 +1,3 @@
-"""`penstock bench channels`: messages between processes, through each control channel that ranks
-can have.
+"""`penstock bench channels`: measures messages between processes over each control channel that
+ranks can use.
 """

@@ -8,7 +8,9 @@ from penstock.core import PenstockError
 from penstock.executor.ray.cluster import Cluster
 
 OBJECTS = 4
-"""Messages of the largest size that an own cluster's object store has room for, per actor."""
+"""For each actor, number of messages of the largest size that fit in the object store of an own
+cluster.
+"""
 PLACED = 60.0
 
 
@@ -20,15 +22,13 @@ class Echo:
 
 
 def join_cluster(address: str | None, most: int, capacity: int) -> Cluster:
-    """The cluster at `address`, or one of its own for `most` actors and messages of `capacity`
-    bytes.
-    """
+    """The cluster at `address`, or a new one for `most` actors and messages of `capacity` bytes."""
     return Cluster(address, most + 1, OBJECTS * most * capacity)
 
 
 class Actors:
-    """`count` actors behind one another (`chain`) or side by side, called or in a compiled graph.
-    A context manager, which ends them.
+    """`count` actors in sequence (`chain`) or in parallel, connected by calls or by a compiled
+    graph. A context manager, which ends the actors.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Actors:
 
     def __enter__(self) -> Actors:
         cluster = self._cluster
-        # Over several nodes, if the cluster has them.
+        # Spread the actors over several nodes, if the cluster has them.
         self._group = cluster.reserve([{"CPU": 1.0}] * self._count, "SPREAD")
         try:
             if not cluster.reserved(self._group, PLACED):
@@ -50,7 +50,7 @@ class Actors:
                 cluster.actor(Echo, self._group, at, None, {}) for at in range(self._count)
             ]
             if self._kind == "compiled-graph":
-                # Ray's buffers hold pickled messages, which are a little longer.
+                # Ray's buffers hold pickled messages, which are slightly longer.
                 room = self._capacity + (1 << 16)
                 self._graph = cluster.graph(self._nodes, 1, room, overlap=False)
         except BaseException:
@@ -61,11 +61,13 @@ class Actors:
     def __exit__(self, *_: object) -> None:
         if self._graph is not None:
             self._graph.teardown()
-        # Ray ends the actors of a placement group with it.
+        # Ray ends the actors of a placement group when the group is removed.
         self._cluster.release(self._group)
 
     def exchange(self, message: bytes) -> list[bytes]:
-        """Send a message to the first actor of each chain; returns what the last ones return."""
+        """Send a message to the first actor of each chain; returns the results of the last
+        actors.
+        """
         ray = self._cluster.ray
         found: list[bytes]
         if self._graph is not None:

@@ -35,7 +35,7 @@ PATTERNS = ("round-trip", "scatter-gather", "chain")
 SIZES = (1, 4 << 10, 256 << 10, 4_000_000, 40_000_000)
 LARGEST = 1 << 30
 ROUNDS = (5, 2000)
-"""Least and most exchanges of one measurement."""
+"""Minimum and maximum number of exchanges in one measurement."""
 WARM_UPS = 3
 MICRO = 1e6
 
@@ -45,7 +45,7 @@ class Exchange(Protocol):
 
 
 Open = Callable[[str, int, bool], AbstractContextManager[Exchange]]
-"""Function from a channel, the number of workers, and whether they are a chain."""
+"""Function from a channel, the number of workers, and whether they form a chain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Measured:
     median_us: float
     p99_us: float
     bytes_per_s: float
-    """Bytes of all hops over the median."""
+    """Bytes over all hops, divided by the median time."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -110,8 +110,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Measure each pattern on each channel. Exit status: 0; 1 if a channel that was asked for
-    could not be measured.
+    """Measure each pattern on each channel. Exit status: 0; 1 if a requested channel could not be
+    measured.
     """
     if parsed.far and parsed.far_address == "127.0.0.1":
         raise InvalidValueError("--far-address", parsed.far_address, "an address beside --far")
@@ -163,7 +163,9 @@ def _measure(
 
 
 def _opener(parsed: argparse.Namespace, stack: ExitStack) -> Open:
-    """Opens workers. The first ones on Ray join its cluster, which `stack` leaves."""
+    """A function that opens workers. The first Ray workers connect to a cluster, and `stack`
+    disconnects at its end.
+    """
     capacity = max(parsed.sizes)
     place = Place(parsed.far, parsed.address, parsed.far_address)
 
@@ -182,8 +184,8 @@ def _opener(parsed: argparse.Namespace, stack: ExitStack) -> Open:
 
 
 def timed(workers: Exchange, size: int, seconds: float) -> list[float]:
-    """Seconds of each exchange of a message, for about `seconds` in all. PenstockError if another
-    message comes back.
+    """Seconds of each exchange of a message, measured for about `seconds` in total. Raises
+    PenstockError if the returned message differs.
     """
     message = bytes(range(256)) * (size // 256) + bytes(range(size % 256))
     for _ in range(WARM_UPS):
@@ -200,7 +202,7 @@ def timed(workers: Exchange, size: int, seconds: float) -> list[float]:
 
 
 def lines(found: Sequence[Measured]) -> Iterator[str]:
-    """A table for each pattern, in which channels of the same size are beside one another."""
+    """A table for each pattern, with channels of the same message size side by side."""
     for pattern in dict.fromkeys(one.pattern for one in found):
         rows = [one for one in found if one.pattern == pattern]
         calls = {one.size: one.median_us for one in rows if one.channel == "actor"}

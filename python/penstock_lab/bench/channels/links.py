@@ -10,7 +10,9 @@ from penstock._native import RingReader, RingWriter, Stream
 PATIENCE = 60.0
 """Seconds without a message after which a link is broken."""
 SLOTS = 2
-"""Messages in flight on a ring. One is enough here; a ring has a power of two."""
+"""Messages in flight on a ring. One would be enough, but a ring's size is a power of two greater
+than one.
+"""
 
 
 class Link(Protocol):

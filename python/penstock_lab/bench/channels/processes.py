@@ -33,7 +33,7 @@ END = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the workers run."""
+    """Location and launch command of the workers."""
 
     far: Sequence[str] = ()
     """Words before a worker's command, such as `ip netns exec NAME` or `ssh HOST`."""
@@ -43,7 +43,7 @@ class Place:
 
 
 class Workers:
-    """`count` workers behind one another (`chain`) or side by side. A context manager, which ends
+    """`count` worker processes in sequence (`chain`) or in parallel. A context manager, which ends
     them.
     """
 
@@ -69,7 +69,9 @@ class Workers:
         self._stack.close()
 
     def exchange(self, message: bytes) -> list[bytes]:
-        """Send a message to the first worker of each chain; returns what the last ones send."""
+        """Send a message to the first worker of each chain; returns the messages of the last
+        workers.
+        """
         try:
             for link in self._first:
                 link.send(message)
@@ -94,7 +96,7 @@ class Workers:
         chains = [self._count] if self._chain else [1] * self._count
         for length in chains:
             rings = [new() for _ in range(length + 1)]
-            # Both ends are opened here before a worker can wait for them.
+            # Both ends of the ring are opened here, before a worker can wait for them.
             self._first.append(RingLink(writer(rings[0]), None))
             self._last.append(RingLink(None, reader(rings[-1])))
             for before, after in pairwise(rings):

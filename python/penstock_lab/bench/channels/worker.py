@@ -1,7 +1,7 @@
-"""A worker process: passes each message from the link before it to the link after it.
+"""A worker process: passes each message from the preceding link to the following one.
 
-Its job is a line of JSON on standard input. On a stream it writes the address that the next worker
-connects to on standard output. An empty message ends it.
+Its job is a line of JSON on standard input. If the preceding link is a stream, the worker prints
+the address to connect to on standard output. An empty message ends the worker.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock_lab.bench.channels.links import (
 
 
 def relay(before: Link, after: Link) -> None:
-    """Pass on all messages, including the empty one, which is the last."""
+    """Pass on all messages up to and including the empty message, which ends the loop."""
     while message := before.receive():
         after.send(message)
     after.send(b"")

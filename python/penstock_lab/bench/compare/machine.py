@@ -73,7 +73,7 @@ def memory_bandwidth(threads: int) -> float:
 
 
 def _filled(size: int) -> ctypes.Array[ctypes.c_char]:
-    """A buffer of `size` bytes, all written. Unwritten pages would all be the same zero page, which
+    """A buffer of `size` bytes, all written. Unwritten pages would all map to one zero page, which
     stays in the CPU cache.
     """
     buffer = (ctypes.c_char * size)()

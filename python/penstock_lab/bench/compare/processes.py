@@ -47,8 +47,8 @@ def machine_cpu_seconds() -> float:
 
 
 def _settle(pids: Sequence[int], states: str, patience: float = 2.0) -> None:
-    """Wait until every process is in one of `states` or gone, because signals are asynchronous. The
-    limit is `patience` seconds for all processes together.
+    """Wait until every process is in one of `states` or has ended, because signals are
+    asynchronous. The timeout for all processes together is `patience` seconds.
     """
     deadline = time.monotonic() + patience
     for pid in pids:
@@ -84,7 +84,9 @@ def uninterrupted() -> Iterator[None]:
 
 @contextlib.contextmanager
 def pinned(cpus: Collection[int]) -> Iterator[None]:
-    """Context that pins this thread to `cpus`; processes started inside inherit this."""
+    """Context manager that pins this thread to `cpus`. Processes started inside inherit the
+    pinning.
+    """
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cpus)
     try:

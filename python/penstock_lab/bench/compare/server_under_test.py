@@ -154,8 +154,8 @@ class ServerUnderTest:
 
 
 def answers(url: str) -> bool:
-    """Whether `url` answers 2xx, 401 or 403. A server that asks for an API key is ready; the load
-    sends the key.
+    """Whether `url` answers 2xx, 401 or 403. The last two come from a ready server that requires an
+    API key; the load sends the key.
     """
     try:
         Address(url).ask("", timeout=READY_TIMEOUT)

@@ -1,4 +1,4 @@
-"""Prompt maker based on a local tokenizer file, with words from its whole vocabulary."""
+"""Prompt maker based on a local tokenizer file. Its words come from the whole vocabulary."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from penstock_lab.bench.prompts.words import COMMON, usable
 from penstock_lab.bench.request import Message
 
 LIMIT = 256
-"""Maximum number of words in the vocabulary. To test a word takes an HTTP request."""
+"""Maximum number of words in the vocabulary. Testing a word takes an HTTP request."""
 MINIMUM = 16
 
 Tokenize = Callable[[str, bool], list[int] | None]

@@ -1,4 +1,6 @@
-"""The server as seen by prompt makers: model, endpoint, and a way to send one request."""
+"""The server in the form that prompt makers need: model, endpoint, and a function that sends one
+request.
+"""
 
 from __future__ import annotations
 

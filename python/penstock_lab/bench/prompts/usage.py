@@ -12,7 +12,7 @@ from penstock_lab.bench.prompts.server import Served
 from penstock_lab.bench.prompts.words import COMMON
 
 LIMIT = 32
-"""Maximum number of words in the vocabulary. To test a word takes a request to the model."""
+"""Maximum number of words in the vocabulary. Testing a word takes a request to the model."""
 MINIMUM = 16
 SHORT, LONG = 12, 36
 """Lengths in tokens of two test prompts. If the server adds the same number to both, this is its

@@ -1,1 +1,3 @@
-"""`penstock bench tiers`: what KV tiers give, by medium, prompt length and bandwidth."""
+"""`penstock bench tiers`: measures the benefit of KV tiers by medium, prompt length and
+bandwidth.
+"""

@@ -1,4 +1,4 @@
-"""`penstock bench tiers`: a server for each medium, and the same rounds on all of them."""
+"""`penstock bench tiers`: runs the same rounds on one server for each medium."""
 
 from __future__ import annotations
 
@@ -26,11 +26,13 @@ LENGTHS = "100,1000,10000,50000,100000"
 PENSTOCK = [sys.executable, "-P", "-m", "penstock"]
 PATIENCE_S = 400.0
 SEEDS_APART = 1 << 16
-"""Between media: a store that two of them share must not have the prompts of the first."""
+"""Distance between the seeds of two media. If both use the same store, it must not contain the
+second one's prompts.
+"""
 RATES = Bytes(1000, 2**46)
 
 Open = Callable[[Medium], AbstractContextManager[str]]
-"""Context with a server that has this medium; its URL."""
+"""Function that returns a context manager: a server with this medium, as its URL."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     """Measure all media. Exit status: 0; 1 if a medium has no result; 130 after Ctrl-C, when the
-    table has what was measured.
+    table has the results up to then.
     """
     wanted = media(parsed.media, parsed.bandwidth)
     with tempfile.TemporaryDirectory(prefix="penstock-tiers-") as logs:
@@ -92,7 +94,7 @@ def run(parsed: argparse.Namespace) -> int:
 def measure(
     parsed: argparse.Namespace, wanted: list[Medium], opened: Open
 ) -> tuple[list[Gain], runs.Keeper]:
-    """The same rounds on a server of each medium, one server at a time."""
+    """Run the same rounds on a server of each medium, one server at a time."""
     lengths = lists.parse_counts("--lengths", parsed.lengths)
     sizes = (parsed.output_len, parsed.num_prompts, parsed.max_concurrency, parsed.rounds)
     keeper = runs.Keeper(parsed.result_dir)

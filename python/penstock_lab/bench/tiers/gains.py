@@ -1,4 +1,4 @@
-"""Gains of media over no tier: pure functions of the rounds' summaries."""
+"""Gain of each medium compared with no tier: pure functions of the rounds' summaries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock_lab.bench.table import figure, render
 from penstock_lab.bench.tiers.media import Medium
 
 FOUND = 0.5
-"""Share of the prompt tokens in later rounds below which a medium counts as exhausted."""
+"""A medium counts as exhausted if later rounds find less than this share of their prompt tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Gain:
     """Input and output tokens per second."""
     cached_share: float
     gain: float | None
-    """Throughput divided by that without a tier; None if that was not measured."""
+    """Throughput divided by the throughput without a tier; None if that was not measured."""
 
 
 VALUES: Mapping[str, Callable[[Gain], float | None]] = {
@@ -34,11 +34,11 @@ VALUES: Mapping[str, Callable[[Gain], float | None]] = {
     "throughput": lambda row: row.throughput,
     "gain": lambda row: row.gain,
 }
-"""What each chart against the length shows."""
+"""Quantity shown in each chart against the length."""
 
 
 def gains(found: Mapping[Medium, Mapping[int, Summary]]) -> list[Gain]:
-    """One for each medium and length that has a complete round."""
+    """A gain for each medium and length with a complete round."""
     base = {
         length: figures.throughput
         for medium, by_length in found.items()
@@ -61,9 +61,9 @@ def gains(found: Mapping[Medium, Mapping[int, Summary]]) -> list[Gain]:
 
 
 def exhausted(rows: Sequence[Gain]) -> dict[Medium, int]:
-    """For media of RAM alone, the shortest length from which on later rounds do not find half of
-    their prompts, after a length at which they did. The same prompts in turn leave an LRU cache
-    that is too small with no hits at all.
+    """For media with only a RAM tier: the shortest length from which on later rounds find less than
+    half of their prompts, provided that they found them at a shorter length. The prompts repeat in
+    the same order, so an LRU cache that is too small has no hits at all.
     """
     ends: dict[Medium, int] = {}
     for medium in dict.fromkeys(row.medium for row in rows if row.medium.only_ram):
@@ -95,8 +95,8 @@ def _cells(row: Gain) -> list[str]:
 
 
 def charts(rows: Sequence[Gain]) -> list[Plot]:
-    """TTFT, throughput and gain against the length; with several bandwidths, the gain against the
-    bandwidth too.
+    """Charts of TTFT, throughput and gain against the length. With several bandwidths, also the
+    gain against the bandwidth.
     """
     length = Axis("prompt length", "tokens", log=True)
     kinds = (

@@ -1,4 +1,4 @@
-"""Media of a measurement: the values of `--kv-tier` for one server, perhaps behind a slow link."""
+"""Media to measure: the values of `--kv-tier` for one server, optionally behind a slow link."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REDIS_PORT = 6379
 
 @dataclass(frozen=True, slots=True)
 class Medium:
-    """The tiers of one server. `rate`: bytes per second of the link to a remote one; None for no
+    """The tiers of one server. `rate`: bytes per second of the link to a remote tier; None for no
     limit.
     """
 
@@ -36,7 +36,9 @@ class Medium:
 
     @contextmanager
     def opened(self) -> Iterator[list[str]]:
-        """Inside the block, the flags of `penstock serve`; a link runs as long."""
+        """Context manager that yields the flags of `penstock serve`, and runs the link
+        meanwhile.
+        """
         with ExitStack() as stack:
             words: list[str] = []
             for tier in self.tiers:
@@ -49,8 +51,8 @@ class Medium:
 
 
 def media(texts: Sequence[str], rates: Sequence[int]) -> list[Medium]:
-    """The media to measure: none first, then each of `texts`; remote ones once more at each of
-    `rates`. InvalidValueError for `rates` without a remote medium.
+    """The media to measure: first no tier, then each of `texts`. Remote media are repeated with
+    each of `rates`. Raises InvalidValueError for `rates` without a remote medium.
     """
     found = [Medium(())]
     for text in dict.fromkeys(texts):

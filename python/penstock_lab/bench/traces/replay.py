@@ -1,5 +1,5 @@
-"""Converts a trace to requests: due times, lengths, and prompts that share prefixes as the trace's
-did.
+"""Converts a trace to requests: due times, lengths, and prompts that share the same prefixes as in
+the trace.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ COMPUTE = (0.3, 0.45, 0.6, 0.75, 0.9)
 LAYERS = tuple(1e-6 * at for at in range(0, 151, 2))
 ACROSS = tuple(1e-6 * at for at in range(101))
 STEP = 1e-3
-"""Fixed seconds of a step. MEMORY, COMPUTE and LAYERS above are the grid that the fit searches;
-shares of bandwidth and operations cannot exceed 1. The fixed time of a step is not fitted: the
+"""Fixed seconds of a step. MEMORY, COMPUTE and LAYERS above are the grid that the fit searches. Its
+shares of bandwidth and operations do not exceed 1. The fixed time of a step is not fitted: the
 measured models have 60 to 94 layers, too similar to separate it from the time of a layer.
 """
 COVERED = 0.9

@@ -17,7 +17,7 @@ from penstock_ops.plan.hardware.files import Kind, read_hardware
 ROOT = Path(__file__).parent
 GIB = 2**30
 OWN_SHARE = 0.01
-"""Share of an accelerator's memory that the driver and a context take before an engine starts."""
+"""Share of an accelerator's memory that the driver and a context use before an engine starts."""
 HERE = "here"
 SXM = "-sxm-"
 """Part of the names of accelerators on boards of eight, which a name without a form means."""
@@ -223,9 +223,9 @@ def names(kind: Kind) -> list[str]:
 
 
 def full_name(word: str) -> str:
-    """The accelerator or node with this name in any case, or the only one whose name goes on from
-    it with a hyphen, of several the only SXM form (`h100` is `h100-sxm-80gb`). An L40 is no L40S:
-    other beginnings are an InvalidValueError with the names that begin so.
+    """The accelerator or node with this name; case is ignored. A prefix before a hyphen suffices if
+    it is unique, or if only one match is an SXM form (`h100` is `h100-sxm-80gb`). Any other prefix
+    raises InvalidValueError with the matching names, because an L40 is not an L40S.
     """
     known = [*names("accelerators"), *names("nodes")]
     lowered = word.lower()
@@ -255,8 +255,8 @@ def parse_targets(text: str) -> list[Target]:
 
 
 def parse_target(text: str) -> Target:
-    """The target in a text `ACCELERATOR[:COUNT][@PRICE]` or `NODE[:NODES][@PRICE]`, with a name, or
-    a file of the user in place of one.
+    """The target in a text `ACCELERATOR[:COUNT][@PRICE]` or `NODE[:NODES][@PRICE]`, where a file of
+    the user may replace the name.
     """
     if file := FILE.fullmatch(text):
         word, number, price = file["word"], file["number"] or "", file["price"]

@@ -1,7 +1,7 @@
 """PCI devices of a node type: which GPU and adapter share a bridge, sockets, NVSwitches.
 
-They are the member `pci` of a node's file. Few are known: most clouds give a virtual machine its
-topology by themselves.
+A node's file has them in the member `pci`. Only a few are known, because most clouds already show
+the topology to a virtual machine.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ class Bridge:
 
 @dataclass(frozen=True, slots=True)
 class CpuModel:
-    """A processor by CPUID: NCCL counts the rate between Intel's sockets by family and model."""
+    """A processor by CPUID. NCCL estimates the rate between Intel's sockets from family and
+    model.
+    """
 
     arch: str
     vendor: str
@@ -80,7 +82,7 @@ class NodePci:
 
 
 def node_pci(word: str) -> NodePci:
-    """The PCI devices of a known node type, or of the file of one's own that `word` names.
+    """The PCI devices of a known node type, or of the user's file named by `word`. Raises
     PenstockError for a node whose file has no member `pci`.
     """
     known = with_pci()
@@ -108,7 +110,9 @@ def with_pci() -> list[str]:
 
 
 def _row(path: Path) -> dict[str, Any]:
-    """A file of this package, whose dates are not texts as in a user's file."""
+    """The row of a hardware file of this package. Its dates have another type than the text in a
+    user's file.
+    """
     row: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     return row
 

@@ -19,7 +19,7 @@ _BLOCK = 1024
 @dataclass(frozen=True, slots=True)
 class Activation:
     """`activation(gate) * up`, or "clamped" (gpt-oss): `(up + offset) * gate * sigmoid(alpha *
-    gate)`, with gate at most `limit`, and up between `-limit` and `limit`.
+    gate)`, where gate is at most `limit`, and up is between `-limit` and `limit`.
     """
 
     kind: Literal["silu", "gelu_tanh", "gelu", "clamped"]
@@ -80,7 +80,7 @@ def activated(gate, up, limit, alpha, offset, KIND: tl.constexpr):
     elif KIND == "gelu":
         gate = gate * 0.5 * (1.0 + tl.erf(gate * 0.7071067811865476))
     else:
-        # 0.5 * (1 + tanh(u)) = 1 / (1 + e^(-2u))
+        # The identity used: 0.5 * (1 + tanh(u)) = 1 / (1 + e^(-2u))
         inner = 1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)
         gate = gate / (1.0 + tl.exp(-inner))
     return gate * up

@@ -29,8 +29,9 @@ class Scoring:
     """[hq] f32: an extra logit per query head, which takes part in the softmax without a value."""
 
     def in_powers(self) -> tuple[float, float]:
-        """Scale and soft cap for kernels. They compute powers of two, so the scale is multiplied by
-        log2(e). They cap unscaled scores, so the soft cap is divided by the scale.
+        """Scale and soft cap as kernel arguments. The kernels compute powers of two, so the scale
+        is multiplied by log2(e). They apply the soft cap to unscaled scores, so the cap is divided
+        by the scale.
         """
         return self.scale * math.log2(math.e), self.softcap / self.scale
 
@@ -48,8 +49,8 @@ def attend_reference(
     `sequences[i]`, over all tokens up to and including the row's: [rows, hq, value width].
 
     `k` and `v` are views [blocks, hk, tokens, width] of a layer; block n of sequence s is
-    `tables[s, n]`. A row at a negative position attends to nothing and gets zeros. Unseen entries
-    may be arbitrary: NaN in the pool, block indices out of range.
+    `tables[s, n]`. A row at a negative position attends to nothing and gets zeros. Entries beyond
+    that may be arbitrary: NaN in the pool, block indices out of range.
     """
     out = q.new_zeros(*q.shape[:2], v.shape[-1])
     for sequence in sequences.unique().tolist():
@@ -60,7 +61,7 @@ def attend_reference(
             continue
         seen = visible(at, length, scoring)
         keys = _gather(k, tables[sequence], length)
-        # Values of unseen tokens must be zero: NaN times a weight of zero would be NaN.
+        # Values of masked tokens must be zero, because NaN times a weight of zero is NaN.
         values = _gather(v, tables[sequence], length)
         values = values.masked_fill(~seen.any(0).view(-1, 1, 1), 0.0)
         weights = _weights(q[rows], keys, seen, scoring)
@@ -98,15 +99,15 @@ def _weights(q: Tensor, keys: Tensor, seen: Tensor, scoring: Scoring) -> Tensor:
     if scoring.sinks is not None:
         sink = scoring.sinks.float().view(1, kv_heads, -1, 1).expand(rows, -1, -1, 1)
         return torch.softmax(torch.cat([scores, sink], -1), -1)[..., :-1]
-    # A row that attends to nothing has NaN weights; make them zero.
+    # A row that attends to nothing has NaN weights; replace them by zero.
     return torch.softmax(scores, -1).masked_fill(~seen.view(rows, 1, 1, -1), 0.0)
 
 
 @jit
 def places(table, at, end, TOKENS: tl.constexpr, BLOCK_N: tl.constexpr, first=None):
     """For each token of the tile that begins at token `at`: its block, and its offset in the block.
-    Each block is looked up once: address computations for a look-up per token were a third of a
-    tile's instructions.
+    Each block is looked up once. A lookup per token would need many address computations, a third
+    of a tile's instructions.
 
     Blocks that end at or before `first` (if given), or begin at `end` or later, are not looked up.
     Block 0 is used in their place, which is safe to read.
@@ -143,7 +144,7 @@ def weigh(scores, scale, most):
     fused multiply-add.
     """
     new = tl.maximum(most, tl.max(scores, 1) * scale)
-    # A row may attend to nothing in the first tiles.
+    # In the first tiles a row may have no token to attend to.
     base = tl.where(new == float("-inf"), 0.0, new)
     return new, tl.exp2(scores * scale - base[:, None]), tl.exp2(most - base)
 

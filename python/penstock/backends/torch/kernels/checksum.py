@@ -3,8 +3,8 @@ host.
 
 The CRC remainder is linear in the input words. Each lane of a program takes every `lanes`-th word
 of a segment; tables advance its remainder by that many words at a time. The lanes' remainders are
-then advanced to the end of the segment and XORed, and those of the segments likewise to the end of
-the memory. The host combines the remainders of several memories.
+then advanced to the end of the segment and XORed. The segments' remainders are likewise advanced to
+the end of the memory and XORed. The host combines the remainders of several memories.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ def remainders_triton(memories: Sequence[Tensor]) -> Tensor:
 
 @jit
 def _segments(out, data, tables, count, LANES: tl.constexpr, STEPS: tl.constexpr):
-    # The first segment may begin before the memory: it is padded with zeros, which do not change
-    # the remainder.
+    # The first segment may begin before the memory. That part is padded with zeros, which do not
+    # change the remainder.
     lane = tl.arange(0, 1 << LANES)
     first = count - ((tl.num_programs(0) - tl.program_id(0)) << (LANES + STEPS))
     state = tl.zeros([1 << LANES], tl.int64)
@@ -151,7 +151,7 @@ def _applied(columns: tuple[int, ...], bits: int) -> int:
 
 @cache
 def _columns(count: int) -> tuple[int, ...]:
-    """For each bit of a remainder: what it becomes after `count` zero bytes."""
+    """For each bit of a remainder: its image after `count` zero bytes."""
     if count == 0:
         return tuple(1 << at for at in range(64))
     half = _columns(count // 2)
@@ -167,7 +167,7 @@ def _past_byte(bits: int) -> int:
 
 @cache
 def _tables(device: torch.device) -> Tensor:
-    """[exponent, byte, value]: what each value of each byte of a remainder becomes after 2 **
+    """[exponent, byte, value]: the image of each value of each byte of a remainder after 2 **
     exponent words of zeros.
     """
     found = []
@@ -178,8 +178,8 @@ def _tables(device: torch.device) -> Tensor:
 
 
 def _values(columns: tuple[int, ...]) -> list[int]:
-    """The 256 values that a byte becomes if its bits become `columns`, as signed 64-bit
-    integers.
+    """The images of all 256 values of a byte, given the images `columns` of its bits, as signed
+    64-bit integers.
     """
     found = [0]
     for column in columns:

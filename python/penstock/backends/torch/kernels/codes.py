@@ -35,10 +35,10 @@ def of_words(words, exponents, dtype: tl.constexpr):
     """Dequantise MXFP4 codes to numbers [outputs, inputs]: words [outputs, inputs / 8] in the
     layout of `pack_words`, and scale exponents [outputs, inputs / 32], at most LARGEST_EXPONENT.
 
-    The bits of a code, moved into place, are a float that equals the number times the least normal
-    float; one half becomes subnormal. One product with a power of two therefore gives the number. A
-    thread that holds a word already holds the operands of its matrix product: two neighbouring
-    inputs per register, for four places at a distance of 8.
+    The bits of a code, shifted into place, form a float that equals the number times the smallest
+    normal float (one half becomes subnormal). One product with a power of two therefore yields the
+    number. A thread that holds a word already holds the operands of its matrix product: two
+    neighbouring inputs per register, for four places at a distance of 8.
     """
     LEAST: tl.constexpr = 14 if dtype == tl.float16 else 126
     OUTPUTS: tl.constexpr = words.shape[0]
@@ -49,7 +49,7 @@ def of_words(words, exponents, dtype: tl.constexpr):
     factor = ((exponents.to(tl.int32) + LEAST) << 23).to(tl.float32, bitcast=True).to(dtype)
     factor = factor[:, :, None, None, None]
     if dtype == tl.float32:
-        # A nibble times 2^22 + 2^28 moves the magnitude and the sign into place.
+        # Multiplication of a nibble by 2^22 + 2^28 moves its magnitude and sign into place.
         high = ((pairs >> 16) * 0x10400000) & 0x81C00000
         low = ((pairs & 15) * 0x10400000) & 0x81C00000
     else:

@@ -33,7 +33,7 @@ from penstock.backends.torch.kernels.merge import (
 FILLS = 4
 """Maximum number of programs that a launch gives each multiprocessor."""
 SPLIT_TOKENS = 256
-"""Minimum tokens per program: for fewer, a split is not worth its merge."""
+"""Minimum tokens per program. With fewer, the merge costs more than a split saves."""
 
 
 def attend_decode(
@@ -92,8 +92,8 @@ def split_count(programs: int, tokens: int, device: torch.device) -> int:
 
 
 def split_tokens(longest: int) -> list[int]:
-    """Widths of block tables, in tokens, with which a single row is split 1, 2, 4, ... times; the
-    last is `longest`.
+    """Block table widths, in tokens, at which a single row is split 1, 2, 4, ... times; the last is
+    `longest`.
     """
     powers = (1 << power for power in range(MOST_SPLITS.bit_length()))
     found = [splits * SPLIT_TOKENS for splits in powers]
@@ -119,7 +119,7 @@ def attend_decode_triton(
         return out
     programs = rows
     if count is not None:
-        # The grid is fixed; as many rows as there are divide its programs into splits.
+        # The grid has a fixed size. The rows that exist divide its programs into splits.
         programs, splits = max(rows, ceiling(FILLS * multiprocessors(q.device), hk)), 1
     elif splits is None:
         seen = scoring.window or scoring.chunk or tables.shape[1] * tokens
@@ -176,8 +176,8 @@ def decode_sizes(group: int, d: int, dv: int, size: int, room: int) -> dict[str,
 
 @jit
 def _own_part(lengths, singles, SHARED: tl.constexpr, MOST: tl.constexpr):
-    """The row and the split that this program computes, the number of splits of the row, and the
-    row's length in tokens; length -1 if the program has no row.
+    """The row and the split of this program, the number of splits of the row, and the row's length
+    in tokens. The length is -1 if the program has no row.
     """
     row, split, splits = tl.program_id(0).to(tl.int64), tl.program_id(2), tl.num_programs(2)
     if not SHARED:
@@ -261,7 +261,7 @@ def _attend_decode(
         block, offset = places(tables + row * stride_table, at, end, TOKENS, BLOCK_N)
         from_k = k + head * stride_kh + block * stride_kb + offset * stride_kt
         from_v = v + head * stride_vh + block * stride_vb + offset * stride_vt
-        # Mask unused rows: NaN times a weight of zero would be NaN.
+        # Mask unused rows, because NaN times a weight of zero is NaN.
         keys = tl.load(
             from_k[None, :] + d[:, None], mask=seen[None, :] & (d < D)[:, None], other=0.0
         )

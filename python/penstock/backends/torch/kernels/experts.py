@@ -1,4 +1,6 @@
-"""Products with matrices that may be quantised: of dense layers, and of a mixture's experts."""
+"""Products with matrices that may be quantised: dense layers, and the experts of a mixture of
+experts.
+"""
 
 from __future__ import annotations
 
@@ -33,16 +35,16 @@ from penstock.backends.torch.kernels.route import (
 from penstock.backends.torch.kernels.widen import widen_triton
 
 GROUPED = (9, 10)
-"""Major compute capabilities on which torch has a native grouped product. On others it loops over
-the experts and waits for the device, which a graph cannot capture.
+"""Major compute capabilities for which torch has a native grouped product. On others torch loops
+over the experts and waits for the device, which cannot be captured in a CUDA graph.
 """
 
 
 WIDENED_ROWS = 512
-"""Row count from which a dense quantised matrix is widened first. Widening reads 1 byte and writes
-2 bytes per element; the product takes 2 operations per element and row. At 2.4 TB/s, with a
-bfloat16 product twice as fast as one on codes (807 compared to 266 or 310 TFLOP/s, all on an H100),
-the break-even point is 250 to 300 rows.
+"""Row count from which a dense quantised matrix is first widened (dequantised to 16 bits). Widening
+reads 1 byte and writes 2 bytes per element; the product takes 2 operations per element and row. At
+2.4 TB/s, with a bfloat16 product twice as fast as one on codes (807 compared to 266 or 310 TFLOP/s,
+all on an H100), the break-even point is 250 to 300 rows.
 """
 
 
@@ -64,7 +66,7 @@ def linear_wide(x: Tensor, weight: Tensor) -> Tensor:
     the type of `x`.
     """
     if weight.dtype == x.dtype != torch.float32 and launches(x):
-        # Products of 16-bit floats are exact in f32, and the sums are f32.
+        # Products of two 16-bit floats are exact in f32, and so are summed in f32.
         return torch.mm(x, weight.t(), out_dtype=torch.float32)
     return functional.linear(x.float(), weight.float())
 
@@ -123,8 +125,8 @@ def experts(
 
 
 def groups(x: Tensor, gate_up: Matrix, down: Matrix) -> bool:
-    """True if torch's grouped product supports the operands without a wait for the device. It needs
-    16-byte aligned rows.
+    """Whether torch's grouped product supports the operands without a wait for the device. Rows
+    must be 16-byte aligned.
     """
     plain = gate_up.form == down.form == "plain" and x.dtype == torch.bfloat16
     matrices = (gate_up.codes, down.codes)
@@ -220,8 +222,8 @@ def experts_triton(
     beside: Beside | None = None,
     scratch: Tensor | None = None,
 ) -> Tensor:
-    """The mixture by the kernel that reads quantised matrices as they are, or, with `scratch`,
-    after widening them into it.
+    """The mixture by the kernel that reads quantised matrices directly or, with `scratch`, after
+    they are dequantised into it.
     """
     count, factors = len(gate_up.codes), weights.flatten()
     small = indices.numel() <= 8192

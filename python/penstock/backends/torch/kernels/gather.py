@@ -53,9 +53,9 @@ def combine(
     """Sum over the choices j of a row of `factors[row, j] * (outputs[place] + bias[expert])`:
     [rows, hidden] in the type of `outputs` [places, hidden].
 
-    The expert is `indices[row, j]`. Experts from `experts` on are skipped, whatever `outputs` has
-    for them. The place of choice j is row * k + j, or the entry of `inverse` [rows * k] at that
-    index.
+    The expert is `indices[row, j]`. Experts with index `experts` or above are skipped, regardless
+    of their entries in `outputs`. The place of choice j is row * k + j, or the entry of `inverse`
+    [rows * k] at that index.
     """
     compute = combine_triton if launches(outputs) else combine_reference
     options = {"inverse": inverse, "factors": factors, "bias": bias, "beside": beside}
@@ -83,7 +83,7 @@ def combine_reference(
 
 
 def add_beside(total: Tensor, beside: Beside | None) -> Tensor:
-    """`total` in f32 plus `beside`."""
+    """`total` in f32, plus the output of the shared expert."""
     if beside is None:
         return total
     rows = beside.rows.float()
@@ -175,7 +175,7 @@ def _combine(
     for j in tl.static_range(K):
         choice = row * K + j
         expert, place = tl.load(indices + choice), choice
-        # One mask over the block: Triton's interpreter cannot combine a scalar and a block
+        # One mask over the block, because Triton's interpreter cannot combine a scalar and a block
         # condition.
         known = at < tl.where(expert < experts, hidden, 0)
         if INVERSE:

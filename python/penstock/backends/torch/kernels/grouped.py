@@ -1,9 +1,9 @@
-"""Grouped products: each row with the matrix of its expert, which is read as it is stored
-(quantised or plain).
+"""Grouped products: multiplies each row by the matrix of its expert. The matrix is read in its
+stored form (quantised or plain).
 
 The rows of an expert are contiguous in the order of `sort_by_expert`. The grid has the maximum
-number of row tiles, because the host does not know where each expert's rows end. A program finds
-its expert from the ends on the device.
+number of row tiles, because only the device knows where each expert's rows end. There a program
+finds its expert from these ends.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ def _launch(given: _Product, matrix: Matrix, part: range) -> None:
 
 
 def narrows(x: Tensor) -> bool:
-    """True if the device converts FP8 to bfloat16 fast. Compute capability 9.0 has an instruction
-    at a quarter of the rate; the conversion through f32 is faster there.
+    """Whether the device converts FP8 to bfloat16 fast. Compute capability 9.0 has an instruction
+    for it, but at a quarter of the rate, so a conversion through f32 is faster.
     """
     return x.device.type != "cpu" and capability(x.device) >= (10, 0)
 
@@ -124,7 +124,7 @@ def grouped_sizes(places: int, experts: int, form: str, size: int) -> dict[str, 
     """
     average = ceiling(places, experts)
     if form == "mxfp4" and size == 2:
-        # Use 1.5 times the average: a second tile of an expert would decode all of its codes again,
+        # Use 1.5 times the average. A second tile of an expert would decode all its codes again,
         # while an additional row costs little.
         rows = power(min(average + average // 2, WIDEST), 16)
         return {"BLOCK_M": rows, **_MXFP4_SIZES[max(rows, 32)], "num_stages": 3}
@@ -163,7 +163,7 @@ def registers(x: Tensor, form: str, rows: int) -> dict[str, int]:
 @jit
 def _own_rows(ends, tile, first, last, BLOCK_E: tl.constexpr, BLOCK_M: tl.constexpr):
     """Expert of a tile, between `first` and `last` (exclusive), its first place, and the end of the
-    expert's places. If there is no such tile, the expert is `last` or higher.
+    expert's places. For a tile beyond the last one, the expert is `last` or higher.
     """
     e = tl.arange(0, BLOCK_E)
     own = (e >= first) & (e < last)
@@ -220,8 +220,8 @@ def _grouped(
         matrix = codes + (expert - first).to(tl.int64) * stride_expert
         scale = scales + (expert - first).to(tl.int64) * stride_se
         dtype: tl.constexpr = x.dtype.element_ty
-        # MXFP4 codes are the first operand, which may stay in registers, so the dequantised numbers
-        # never go through shared memory.
+        # MXFP4 codes are the first operand of the product, which can stay in registers. The
+        # dequantised numbers therefore bypass shared memory.
         if FORM == "mxfp4":
             acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
         else:

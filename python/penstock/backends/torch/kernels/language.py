@@ -49,9 +49,9 @@ def constant(value: Any) -> Any:
 
 
 def jit_with_varying(*names: str) -> Callable[[Any], Any]:
-    """`jit` for functions whose arguments `names` vary from step to step. For these Triton does not
-    compile another version if they are multiples of 16; in return, memory at such addresses is read
-    element by element.
+    """`jit` for functions whose arguments `names` vary from step to step. Triton normally compiles
+    another version for arguments that are multiples of 16; for these it does not. In return, memory
+    at such addresses is read element by element.
     """
     if triton is None:
         return jit
@@ -59,8 +59,8 @@ def jit_with_varying(*names: str) -> Callable[[Any], Any]:
 
 
 def launches(x: Tensor) -> bool:
-    """True if a kernel runs on the device of `x`, False if the reference runs. Launches over meta
-    tensors (without data) are recorded (`startup/compiling.py`).
+    """Whether a kernel runs on the device of `x`; otherwise the torch reference runs. Launches over
+    meta tensors (without data) are only recorded (`startup/compiling.py`).
     """
     return bool(x.is_meta or takes_kernels(x.device))
 
@@ -96,9 +96,7 @@ def shared_memory(device: torch.device) -> int:
 
 
 def capability(device: torch.device) -> tuple[int, int]:
-    """Compute capability of a GPU; (0, 0) for a device of the table that Triton does not compile
-    for.
-    """
+    """Compute capability of a GPU; (0, 0) for a device that Triton does not compile for."""
     if device.type in DEVICES and not takes_kernels(device):
         return (0, 0)
     module, own = _place(device)

@@ -88,8 +88,8 @@ def attend_latent_triton(
     out = torch.empty(rows, hq, value_width, dtype=q.dtype, device=q.device)
     if rows == 0:
         return out
-    # Store partial results even for a single split: a direct store to `out` doubles the register
-    # spills on 9.0.
+    # Store partial results even for a single split. A direct store to `out` would double the
+    # register spills on compute capability 9.0.
     parts, sums = room_for_parts((rows, hq, splits, value_width), q.device)
     _attend_latent[(rows, tiles, splits)](
         *(q, pool, tables, positions, sequences, parts, sums),
@@ -172,8 +172,9 @@ def _attend_latent(
     acc = tl.zeros([BLOCK_H, BLOCK_V], tl.float32)
     for at in range(start, end, BLOCK_N):
         if APART:  # noqa: SIM102 (the one is known when it is compiled)
-            # Never executed. Using the accumulator here, before a product, ends that product before
-            # the branch behind it; otherwise ptxas serialises all matrix products on 9.0 (C7515).
+            # Never executed. This use of the accumulator, before a product, ends that product
+            # before the branch behind it. Otherwise ptxas serialises all matrix products on 9.0
+            # (C7515).
             if end < 0:
                 acc = acc * 0.0
         token = at + n
@@ -190,8 +191,8 @@ def _attend_latent(
         ).to(queries.dtype)
         scores = tl.dot(queries, tl.trans(values), input_precision="ieee")
         if APART:
-            # The branch hides from Triton that another product uses the scores. If Triton sees
-            # that, each warp group on 9.0 computes the scores of all tokens and not only its own.
+            # The branch hides from Triton that another product uses the scores. Otherwise each warp
+            # group on 9.0 would compute the scores of all tokens, and not only its own.
             scores_r = tl.dot(queries_r, tl.trans(keys_r), input_precision="ieee")
             if at + BLOCK_N > end:
                 scores = tl.where(seen[None, :], scores + scores_r, float("-inf"))

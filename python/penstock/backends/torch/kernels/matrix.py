@@ -26,7 +26,7 @@ class Matrix:
     """[experts, outputs, inputs]: plain numbers or FP8 (e4m3). MXFP4: half as many columns, bytes
     of two codes each, in the order of `pack_words`."""
     scales: Tensor | None = None
-    """FP8: f32 per block of 128 x 128. MXFP4: exponent (uint8) per 32 inputs."""
+    """FP8: f32 scale per block of 128 x 128. MXFP4: exponent (uint8) per 32 inputs."""
     bias: Tensor | None = None
     """[experts, outputs]; None: no bias."""
     form: Literal["plain", "fp8_block", "mxfp4"] = "plain"
@@ -38,7 +38,7 @@ class Matrix:
         return count, outputs, 2 * inputs if self.form == "mxfp4" else inputs
 
     def dense(self) -> Tensor:
-        """Dequantised to f32; plain matrices unchanged."""
+        """The matrix dequantised to f32; plain matrices unchanged."""
         if self.form == "plain" or self.scales is None:
             return self.codes
         if self.form == "fp8_block":

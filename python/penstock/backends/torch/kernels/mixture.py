@@ -66,8 +66,8 @@ def inner_rows(
     *,
     weight_on_input: bool = False,
 ) -> Tensor:
-    """Activated gate and up for each choice of each row: [rows * k, width]. Uninitialised for
-    choices of experts beyond the last matrix, which other ranks hold.
+    """Activated gate and up for each choice of each row: [rows * k, width]. Entries for experts
+    beyond the last matrix, which other ranks hold, are uninitialised.
     """
     compute = inner_rows_triton if launches(x) else inner_rows_reference
     return compute(x, indices, weights, gate_up, activation, weight_on_input=weight_on_input)
@@ -323,8 +323,8 @@ def _output_rows(
     STAGES: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Outputs of each choice's expert; the program that finishes last among a row's choices sums
-    them.
+    """Outputs of each choice's expert. Among the programs of a row's choices, the last to finish
+    adds the outputs.
     """
     row = tl.program_id(2).to(tl.int64)
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -362,10 +362,10 @@ def _output_rows(
         for j in tl.static_range(K):
             choice = row * K + j
             chosen = tl.load(indices + choice).to(tl.int64)
-            # One mask over the block: Triton's interpreter cannot combine a scalar and a block
-            # condition.
+            # One mask over the block, because Triton's interpreter cannot combine a scalar and a
+            # block condition.
             here = n < tl.where(chosen < EXPERTS, hidden, 0)
-            # Bypass L1: other programs wrote these values.
+            # Bypass the L1 cache, because other programs wrote these values.
             to = parts + choice * hidden + n
             value = tl.load(to, mask=here, other=0.0, cache_modifier=".cg")
             if BIAS:

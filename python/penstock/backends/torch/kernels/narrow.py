@@ -2,9 +2,9 @@
 them down until the candidates fit a list. Kernels of `sample.py`.
 
 The scan computes the mass and the count of the logits above each of 16 ranks, sampled from the row.
-Each cut is between two of these ranks. This module repeats the step with up to 16 ranks of logits
-from those intervals, divided as needed between the cut by rank, the cut by mass and the draw. The
-tokens left between the final ranks are listed. Because ranks come from the row itself, no
+Each cut is between two of these ranks. This module repeats the scan with up to 16 ranks of logits
+from those intervals, which the cut by rank, the cut by mass and the draw share as needed. The
+tokens that remain between the final ranks are listed. Because ranks come from the row itself, no
 distribution is too flat or too steep. Equal logits are ordered by chunk.
 """
 
@@ -101,7 +101,7 @@ def above_keys(
     CAP: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
-    """Mass and, if COUNT, number of a chunk's logits at or above each of `keys`."""
+    """Mass of a chunk's logits at or above each of `keys` and, if COUNT, their number."""
     most, scale, softcap = rule
     LANES: tl.constexpr = 128 if CHUNK > 128 else CHUNK
     masses = tl.zeros([16, LANES], tl.float32)
@@ -153,7 +153,7 @@ def _chosen(
     row, offers, cut, before, wanting, bounds, chunks, CHUNK: tl.constexpr, BLOCK: tl.constexpr
 ):
     """New ranks for one cut, among the 16 of the next round: offered tokens in the cut's interval,
-    at even distances. `wanting` cuts share the ranks; this one comes after `before` others.
+    at even distances. `wanting` cuts share the ranks, and `before` of them precede this cut.
     """
     high, low = cut[0], cut[1]
     first = tl.sum((bounds >= high).to(tl.int32), 0)
@@ -217,8 +217,8 @@ def _narrow(
         first, second, third, _ = cuts_between(
             bounds, masses.to(tl.float64), counts, cuts, rule, CAP
         )
-        # A cut (or the draw) needs a finer search only if its interval holds more than FEW logits,
-        # too many to list, and no cut before it searches the same interval.
+        # A cut (or the draw) needs a finer search only under two conditions: its interval holds
+        # more than FEW logits, too many to list, and no earlier cut searches the same interval.
         by_rank = ((k > 0) | (floor > 0)) & (first[5] - first[3] > FEW)
         by_mass = (share < 1) & (second[5] - second[3] > FEW)
         by_mass = by_mass & ((not by_rank) | (second[0] != first[0]) | (second[1] != first[1]))
@@ -254,7 +254,7 @@ def _narrow(
                     sums, some = above_keys(row, token, keys, vocabulary, rule, False, CAP, CHUNK)
                 number += some.to(tl.int64)
                 mass += (sums.to(tl.float64) * UNIT).to(tl.int64)
-            # Integers: the sum is the same in any order.
+            # Integers, so that the sum does not depend on the order of addition.
             tl.atomic_add(own_table + 48 + j, mass, sem="relaxed")
             tl.atomic_add(own_table + 80 + j, number, sem="relaxed")
 
@@ -301,7 +301,7 @@ def _list(
         bounds, masses, counts = read_table(table, own, TABLE)
         cuts = (k, share, floor, tl.load(uniforms + own))
         first, second, third, _ = cuts_between(bounds, masses, counts, cuts, rule, CAP)
-        # An absent cut takes the interval of another one.
+        # A cut that is switched off takes the interval of another one.
         ranked = (k > 0) | (floor > 0)
         high_1, low_1 = tl.where(ranked, first[0], third[0]), tl.where(ranked, first[1], third[1])
         high_2 = tl.where(share < 1, second[0], third[0])

@@ -27,7 +27,7 @@ from penstock.backends.torch.kernels.language import (
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """The range of rows that each sequence of a step has."""
+    """Row ranges of the sequences in a step."""
 
     offsets: Tensor
     """[sequences + 1] int32: sequence s has rows `offsets[s]` to `offsets[s + 1]`."""
@@ -122,7 +122,7 @@ def attend_prefill_triton(
 ) -> Tensor:
     (rows, hq, d), (_, hk, tokens, dv) = q.shape, v.shape
     if out is None:
-        # Padding rows belong to no sequence and must be zero.
+        # Padding rows belong to no sequence, so they must be zero.
         out = torch.zeros(rows, hq, dv, dtype=q.dtype, device=q.device)
     if rows == 0 or max_rows == 0:
         return out
@@ -260,9 +260,9 @@ def _attend_prefill(
         most = tl.full([BLOCK_M], float("-inf"), tl.float32)
         total = tl.zeros([BLOCK_M], tl.float32)
         acc = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
-        # Software pipelining: a step multiplies the values of the previous tile, so that on 9.0 the
-        # tensor cores work while the weights of this tile are computed. The loop has one step more
-        # than tiles.
+        # Software pipelining: each loop step multiplies the values of the previous tile. On 9.0 the
+        # tensor cores then work while the weights of this tile are computed. The loop has one step
+        # more than there are tiles.
         weights = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
         factor = tl.zeros([BLOCK_M], tl.float32)
         table = tables + sequence.to(tl.int64) * stride_table
@@ -270,7 +270,7 @@ def _attend_prefill(
             token = at + n
             block, offset = places(table, at, end, TOKENS, BLOCK_N, first if LATE else None)
             from_k = k + head * stride_kh + block * stride_kb + offset * stride_kt
-            # Unseen keys need no mask: their scores are replaced.
+            # Keys beyond the end need no mask, because their scores are replaced.
             keys = tl.load(from_k[None, :] + d[:, None], mask=(d < D)[:, None], other=0.0)
             before = at - BLOCK_N
             known = (before - first + n).to(tl.uint32) < (end - first).to(tl.uint32)
@@ -278,7 +278,7 @@ def _attend_prefill(
                 table, tl.maximum(before, 0), end, TOKENS, BLOCK_N, first if LATE else None
             )
             from_v = v + head * stride_vh + block * stride_vb + offset * stride_vt
-            # Mask unused rows: NaN times a weight of zero would be NaN.
+            # Mask unused rows, because NaN times a weight of zero is NaN.
             values = tl.load(
                 from_v[:, None] + e[None, :], mask=known[:, None] & (e < DV)[None, :], other=0.0
             )

@@ -23,7 +23,7 @@ class Heads:
     hq: int
     hk: int
     d: int
-    """Elements per query and key head."""
+    """Elements of each query and key head."""
     q_norm: Tensor | None = None
     """[d] f32: weight of an RMS norm of each query head; set together with `k_norm` or not at
     all.
@@ -180,8 +180,7 @@ def rotate_and_store_triton(
     queries = torch.empty(len(qkv), hq, d, dtype=qkv.dtype, device=qkv.device)
     norm = "" if heads.q_norm is None else "after" if heads.norm_after else "before"
     if len(qkv):
-        # In place of an absent tensor, pass the pointer of another one; the kernel does not read
-        # it.
+        # For an absent tensor, pass the pointer of another tensor; the kernel does not read it.
         _rotate[(len(qkv), hq + 2 * hk)](
             qkv,
             qkv if heads.bias is None else heads.bias,
@@ -258,8 +257,8 @@ def _weights(q_norm, k_norm, head, at, own, HQ: tl.constexpr, HALF: tl.constexpr
 
 @jit
 def _under(at, count: tl.constexpr, condition):
-    """A mask of the first `count` elements, or of none. Triton's interpreter cannot combine a block
-    and a scalar condition.
+    """A mask of the first `count` elements, or of no element. Triton's interpreter cannot combine a
+    block and a scalar condition.
     """
     return at < tl.where(condition, count, 0)
 

@@ -17,8 +17,8 @@ from penstock.backends.torch.kernels.language import (
 )
 
 _COUNTED = 8192
-"""Maximum number of places (rows times experts per row) for the sort kernel, which reads all places
-once per expert.
+"""Maximum number of places (rows times experts per row) for the sort kernel. That kernel reads all
+places once per expert.
 """
 
 
@@ -43,8 +43,8 @@ class Rule:
 
     @property
     def orders_logits(self) -> bool:
-        """True if logits give the same order as scores. Logits are preferred, as scores may round
-        to ties.
+        """Whether logits give the same order as scores. If so, logits are used, because rounding
+        may make different scores equal.
         """
         return self.after_choice or (self.score == "softmax" and (not self.groups or self.best < 2))
 
@@ -102,7 +102,7 @@ def _scores(logits: Tensor, rule: Rule) -> Tensor:
 
 
 def _largest(numbers: Tensor, k: int) -> Tensor:
-    """Indices of the k largest numbers. Unlike `topk`, the first among equals comes first."""
+    """Indices of the k largest numbers. Unlike in `topk`, equal numbers keep their order."""
     return torch.sort(numbers, dim=1, descending=True, stable=True).indices[:, :k]
 
 
@@ -356,7 +356,7 @@ def sort_by_expert_triton(indices: Tensor, experts: int) -> tuple[Tensor, Tensor
 
 @jit_with_varying("count")
 def _sort(indices, order, inverse, ends, count, experts, BLOCK: tl.constexpr):
-    """One program per expert: writes the places that selected it behind those of all
+    """One program per expert: writes the places that selected this expert, after the places of all
     lower experts.
     """
     expert, n = tl.program_id(0), tl.arange(0, BLOCK)

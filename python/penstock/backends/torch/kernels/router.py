@@ -1,5 +1,5 @@
 """Router of a mixture of experts for few rows: router logits and expert selection in one kernel.
-Several programs compute a row's logits; the one that finishes last selects.
+Several programs compute a row's logits, and the last one to finish selects the experts.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _summed(
     e = tl.arange(0, BLOCK)
     sums, gate = tl.zeros([BLOCK], tl.float32), 0.0
     for i in tl.static_range(SPLITS):
-        # Bypass L1: other programs wrote these values.
+        # Bypass the L1 cache, because other programs wrote these values.
         to = parts + i * total
         sums += tl.load(to + e, mask=e < EXPERTS, other=0.0, cache_modifier=".cg")
         if GATE:

@@ -48,7 +48,7 @@ largest logit of each part in registers.
 _CHUNK = 4096
 """Logits per chunk, which is the unit of work on a row. A chunk consists of one or more parts."""
 _FEW = 4096
-"""An interval with at most this number of logits is listed without being narrowed down further."""
+"""An interval with at most this number of logits is listed without further narrowing."""
 _ROOM = 8192
 """Maximum tokens in the candidate list of a row with a cut (top-k, top-p, min-p). If there are more
 candidates, all tokens of the row are searched.
@@ -347,7 +347,7 @@ def _draw_any(row, u, weights, rule, vocabulary, CAP: tl.constexpr, PART: tl.con
     most, scale, softcap = rule
     p = tl.arange(0, PARTS)
     target, reached = u * tl.sum(weights, 0), tl.cumsum(weights, 0)
-    # Rounding may leave the target above the total: use the last part with a weight.
+    # Rounding may make the target larger than the total. Then use the last part with a weight.
     end = tl.max(tl.where(weights > 0, p, 0), 0)
     part = tl.minimum(tl.min(tl.where((reached > target) & (weights > 0), p, PARTS), 0), end)
     before = tl.sum(tl.where(p == part, reached - weights, 0.0), 0)

@@ -1,6 +1,5 @@
-"""Finds the cuts of a row of logits (top-k, min-p, top-p) and the token at a fraction of the mass
-(the sum of weights), as if the row were sorted but without a sort. Functions of the kernels of
-`sample.py` and `narrow.py`.
+"""Finds, without a sort, the cuts of a row of logits (top-k, min-p, top-p) and the token at a
+fraction of the mass (the sum of weights). Functions of the kernels of `sample.py` and `narrow.py`.
 
 The order is by descending logit, then by id. A *rank* is an integer that grows with the logit: the
 logit's key above 31 bits of the inverted id. Logits are compared without the soft cap, which is
@@ -131,7 +130,7 @@ def cuts_between(bounds, masses, counts, cuts, rule, CAP: tl.constexpr):
 
 @jit
 def _ranks(row, listed, some, at, count, vocabulary, BLOCK: tl.constexpr):
-    """Logits of a block and their ranks: of the tokens in `listed` if `some`, else of all
+    """Logits of a block and their ranks: for the tokens in `listed` if `some`, else for all
     tokens.
     """
     i = at + tl.arange(0, BLOCK)

@@ -1,4 +1,4 @@
-"""Products of few rows (1 to 16) with a matrix. Their time is the time to read the matrix.
+"""Products of few rows (1 to 16) with a matrix. Their time is bound by reading the matrix.
 
 A tile is 16 or 32 rows of the matrix by 256 or 512 columns, 16 KiB; three more tiles are in flight
 while one is computed. Warps divide the columns. The products run on tensor cores, with the matrix
@@ -37,7 +37,9 @@ MOST_ROWS = 16
 BUCKETS = (1, 2, 4, 8, 16)
 """Row counts for which start-up chooses a kernel separately."""
 LEAST_BYTES = 1 << 20
-"""Minimum bytes of a matrix for these kernels: for smaller ones, reading is not the bottleneck."""
+"""Minimum bytes of a matrix for these kernels. For smaller matrices, reading is not the
+bottleneck.
+"""
 COUNTERS = 1 << 16
 _MOST_SPLITS = 8
 
@@ -289,7 +291,7 @@ def _summed(sums, parts, counter, splits, NUMBERS: tl.constexpr, ROWS: tl.conste
     ended = tl.atomic_add(counter, 1) == splits - 1
     total = tl.zeros([NUMBERS, ROWS], tl.float32)
     for split in range(tl.where(ended, splits, 0)):
-        # Bypass L1: other programs wrote these values.
+        # Bypass the L1 cache, because other programs wrote these values.
         total += tl.load(parts + split * NUMBERS * ROWS + own, cache_modifier=".cg")
     if ended:
         tl.store(counter, 0)

@@ -18,7 +18,7 @@ class Job:
     def __init__(self, work: Callable[[], None], dropped: Callable[[], None]) -> None:
         self.work, self.dropped = work, dropped
         self.done = False
-        """True once the work completed. Stays False for a dropped or failed job."""
+        """Whether the work completed. Stays False for a dropped or failed job."""
         self._ended = threading.Event()
 
     def wait(self) -> bool:

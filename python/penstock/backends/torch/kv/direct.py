@@ -1,5 +1,5 @@
-"""Loads from a disk tier by GPUDirect Storage: from its files to the KV pools on the GPU, bypassing
-host memory. Checksums are computed on the GPU.
+"""Loads from a disk tier by GPUDirect Storage: data moves from files to the KV pools on the GPU
+without passing through host memory. Checksums are computed on the GPU.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class DirectLoads:
         """
         for pool in pools:
             if pool.layout.block_bytes:
-                # Compile the checksum kernel now: otherwise the first load would appear to stall.
+                # Compile the checksum kernel now. Otherwise compilation would make the first load
+                # appear to stall.
                 copies.crc64([_extent(pool, 0, 0)])
 
     def submit(self, transfer: Transfer) -> None:
@@ -72,7 +73,7 @@ class DirectLoads:
                 self._open[transfer.id] = job
 
     def cancel(self, ids: Iterable[int]) -> None:
-        """Drop loads that have not started. Each is answered with a result that is not done."""
+        """Drop loads that have not started. Each dropped load is answered as not done."""
         with self._lock:
             jobs = [self._open.get(each) for each in ids]
         for job in jobs:
@@ -154,6 +155,6 @@ def _extent(pool: Pool, block: int, head: int) -> Tensor:
 
 
 def _memory(extent: Tensor) -> Memory:
-    # As bytes: the array interface that other libraries read has no bf16.
+    # Pass the memory as bytes, because the array interface that other libraries read has no bf16.
     whole = extent.view(-1).view(torch.uint8)
     return whole if accelerated(whole.device) else memoryview(whole.numpy())

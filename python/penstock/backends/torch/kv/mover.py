@@ -28,13 +28,13 @@ from penstock.core.transfer import RAM, Fault, Transfer, TransferKind, TransferR
 LAST = 0
 """Sentinel id that ends the answer thread. The engine's transfer ids start at 1."""
 WAIT_S = 60.0
-"""Seconds of one wait for the native mover's answers, after which the thread waits again."""
+"""Timeout in seconds of one wait for the native mover's answers; the thread then waits again."""
 GRACE_S = 10.0
 """Additional seconds for copies in flight at shutdown, after the time for stores has passed."""
 MOVEMENTS = (TransferKind.LOAD, TransferKind.STORE)
 REMOVALS = (TransferKind.REMOVE, TransferKind.CLEAR)
 Answers = SimpleQueue[TransferResult | Exception]
-"""Results of transfers. An exception in their place makes the rank unusable."""
+"""Results of transfers. An exception instead of a result makes the rank unusable."""
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class StagedMover:
         self._lock = threading.Lock()
         self._ended = threading.Condition(self._lock)
         self._asked: dict[int, float] = {}
-        """Submission time, by id, of the transfers that wait for a staging chunk."""
+        """Submission time of each transfer that waits for a staging chunk, by id."""
         self._staged: dict[int, Staged] = {}
         self._new_stores: set[int] = set()
         """Stores not yet submitted to the native mover."""
@@ -135,7 +135,7 @@ class StagedMover:
 
     def close(self, seconds: float) -> None:
         """Drop queued loads and finish stores, for at most `seconds`. Copies in flight get GRACE_S
-        more, because their memory cannot be freed before they end.
+        seconds more, because their memory cannot be freed before they end.
         """
         deadline = time.monotonic() + seconds
         with self._lock:
@@ -194,8 +194,8 @@ class StagedMover:
         self._begin(chunks)
 
     def _wrong(self, transfer: Transfer) -> str:
-        """The reason why a transfer is invalid, so that it cannot get a staging chunk; empty if it
-        can.
+        """Reason why a transfer is invalid and cannot get a staging chunk; empty for a valid
+        transfer.
         """
         known, groups, count = len(self._chunks), len(self._staging.groups), len(transfer.blocks)
         if not 1 <= transfer.tier <= known:
@@ -219,8 +219,8 @@ class StagedMover:
                 self._native.submit(staged.in_staging())
 
     def _begin_removals(self) -> None:
-        """Submit each removal once all stores that came before it are submitted. The native mover
-        keeps the order of what it gets, so it removes what these stores wrote.
+        """Submit each removal once all earlier stores are submitted. The native mover keeps the
+        order of submission, so the removal also removes what these stores wrote.
         """
         waiting = []
         for removal, stores in self._removals:
@@ -287,8 +287,8 @@ class StagedMover:
             self._end(staged, moved)
 
     def _end(self, staged: Staged, moved: TransferResult) -> None:
-        """Free the staging chunk and answer the transfer. Does nothing if it is answered already: a
-        copy may end after `close` has answered it.
+        """Free the staging chunk and answer the transfer. Does nothing if the transfer has been
+        answered: its copy may end after `close` has answered it.
         """
         with self._lock:
             if self._staged.pop(staged.transfer.id, None) is None:

@@ -1,4 +1,4 @@
-"""Pinned host memory: the staging chunks, through which blocks go between a GPU and a tier, and the
+"""Pinned host memory: staging chunks, through which blocks move between a GPU and a tier, and the
 RAM tier of a GPU.
 
 A slot holds a block of every KV group. The engine assigns the slots of a RAM tier. The slots of a
@@ -22,9 +22,9 @@ CHUNKS = 6
 the GPU.
 """
 STORES = 4
-"""Maximum staging chunks of a tier that stores may hold. The rest is left for loads."""
+"""Maximum staging chunks of a tier that stores may hold. The others are reserved for loads."""
 LEFT_BEHIND: list[Tensor] = []
-"""Pinned memory that a hung copy may still use: never freed."""
+"""Pinned memory that a hung copy may still use. It is never freed."""
 
 
 class PinnedSlots:

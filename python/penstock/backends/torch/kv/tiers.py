@@ -1,7 +1,7 @@
 """Opens the tiers behind the KV pools. The native mover works on host memory.
 
-The pools of torch's CPU device are in host memory, so it moves them directly. Blocks of a GPU are
-staged (`mover.py`).
+It moves the pools of torch's CPU device directly, because they are in host memory. Blocks of a GPU
+are staged (`mover.py`).
 """
 
 from __future__ import annotations

@@ -44,8 +44,8 @@ def _mixture(weights: MixtureWeights, x: Tensor) -> Tensor:
 
 
 def few_rows(weights: MixtureWeights, x: Tensor) -> tuple[object, ...] | None:
-    """Key of the mixture and `x` in `products.FASTER`; None if the kernels for few rows do not
-    support them.
+    """Key of the mixture and `x` in `products.FASTER`. None if the kernels for few rows do not
+    support this mixture or `x`.
     """
     given = (weights.inner, weights.down)
     if not len(x) or not takes(x, weights.router, *given, weights.chosen):
@@ -73,7 +73,7 @@ def mixture_of_few(weights: MixtureWeights, x: Tensor) -> Tensor:
 
 
 def mixture_of_many(weights: MixtureWeights, x: Tensor) -> Tensor:
-    # Router logits in f32: a small error could select another expert.
+    # Compute router logits in f32, because a small error could select another expert.
     logits = linear_wide(x, weights.router)
     routed = logits.shape[1] - weights.shared_gate
     rules = (weights.rule, weights.chosen, weights.correction, weights.router_bias)

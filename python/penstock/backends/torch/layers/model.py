@@ -55,8 +55,8 @@ class Model:
         for layer in self.weights.layers:
             group = layer.mixer.kv_group
             normed, x = norm(x, layer.mixer_norm, branch, after)
-            # Drop the reference so that the next tensors can reuse the memory: x includes the
-            # branch already.
+            # Drop the reference, so that the next tensors can reuse the memory: x already includes
+            # the branch.
             del branch
             branch = self._attend(layer.mixer, normed, inputs, tables[:, group], places[group])
             normed, x = norm(x, layer.feed_forward_norm, branch, layer.mixer_after)
@@ -124,9 +124,9 @@ class Model:
 
 
 def one_of_each(model: Model) -> Model:
-    """A reduced model with one layer of each kind. Its step launches the same kernels as a full
-    step and has the same peak memory. All ranks of a stage keep the same layers, because their
-    all-reduces must match.
+    """A reduced model with one layer of each kind. One step of it launches the same kernels as a
+    full step and has the same peak memory. All ranks of a stage must keep the same layers, because
+    their all-reduces must match.
     """
     kinds: dict[object, LayerWeights] = {}
     for index, layer in zip(model.shard.layers, model.weights.layers, strict=True):
@@ -142,7 +142,7 @@ def norm(
     branch: Tensor | None = None,
     after: NormWeights | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The norm of `x + branch`, and that sum. `after` normalises the branch first."""
+    """The norm of `x + branch`, and the sum itself. `after` normalises the branch first."""
     if branch is not None and after is not None and (weights.kind, after.kind) != ("rms", "rms"):
         branch, after = norm(branch, after)[0], None
     if weights.kind != "rms":

@@ -94,8 +94,8 @@ def _head_norms(
 
 
 def _own_columns(loader: Loader, heads: int, value: int, group: int, roles: Roles) -> Tensor:
-    """Output projection [hidden, columns of the heads that this rank computes]. If these include
-    heads of another rank, to complete a group of query heads, their columns are zero.
+    """Output projection [hidden, columns of the heads that this rank computes]. To complete a group
+    of query heads, these may include heads of another rank; the columns of such heads are zero.
     """
     shard, hidden = loader.shard, loader.spec.hidden
     kv = shard.kv_heads(group)

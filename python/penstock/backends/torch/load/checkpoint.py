@@ -59,8 +59,8 @@ class File:
         return done
 
     def size_now(self) -> int:
-        """Current size in bytes. Differs from `size` if the file has changed since it was opened.
-        Raises OSError.
+        """Current size in bytes. It differs from `size` if the file has changed since it was
+        opened. Raises OSError.
         """
         return os.fstat(self._descriptor).st_size
 
@@ -82,7 +82,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A tensor's entry in the header of a file: what it is, and where its bytes are."""
+    """A tensor's entry in the header of a file: name, type, shape, and location of its bytes."""
 
     name: str
     dtype: str
@@ -195,7 +195,8 @@ class Checkpoint:
         digest = blake2b(b"penstock torch checkpoint", digest_size=32)
         for name, stored in sorted(self._tensors.items()):
             digest.update(json.dumps([name, stored.dtype, stored.shape]).encode())
-            # Read bytes without creating torch tensors: a checkpoint may have tens of thousands.
+            # Read bytes without creating torch tensors, because a checkpoint may have tens of
+            # thousands of tensors.
             size = min(SAMPLE, stored.size)
             for at in (0, stored.size - size):
                 digest.update(stored.file.read(stored.offset + at, size))

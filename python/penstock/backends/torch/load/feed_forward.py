@@ -110,8 +110,8 @@ def _mixture(loader: Loader, moe: Experts, roles: Roles) -> MixtureWeights:
 
 
 def _narrowed(router: Tensor, dtype: torch.dtype) -> Tensor:
-    """Router weights in `dtype`, the type of the activations, if the conversion is exact; else as
-    they are.
+    """Router weights in `dtype`, the type of the activations, if the conversion is exact; else
+    unchanged.
     """
     narrow = router.to(dtype)
     return narrow if narrow.is_meta or torch.equal(narrow.float(), router) else router
@@ -145,8 +145,8 @@ def _stacked_down(
 def _experts(
     loader: Loader, moe: Experts, recipes: list[Recipe], cut: Cut, bias: Tensor | None
 ) -> Matrix:
-    """For each of this rank's experts, put the same cut of the matrices `recipes` below one
-    another, quantised if all of them can be kept so.
+    """For each of this rank's experts, concatenate the same part of the matrices `recipes`
+    vertically. The result is quantised if all of them can stay quantised.
     """
     source, own = loader.source, loader.shard.experts or range(moe.experts)
     each = [[of_expert(recipe, expert) for recipe in recipes] for expert in own]

@@ -36,7 +36,9 @@ from penstock.model.spec import (
 )
 
 WHOLE_ROWS = ("o", "down")
-"""Ends of the roles of matrices that are sharded by columns, so that a rank reads whole rows."""
+"""Suffixes of the roles of matrices that are sharded by columns. Of such a matrix a rank reads
+whole rows.
+"""
 
 
 def load_weights(
@@ -47,7 +49,8 @@ def load_weights(
     """
     loader, top = Loader(source, spec, shard), top_roles(recipes)
     with ThreadPoolExecutor(1, "rotations") as beside:
-        # Long tables take half a second of CPU time and need no reads: compute them concurrently.
+        # Long tables take half a second of CPU time and read no files, so they are computed
+        # concurrently.
         tables = beside.submit(_tables, loader, top, longest)
         weights = _weights(loader, recipes, top)
         source.settle()
@@ -57,7 +60,7 @@ def load_weights(
 
 
 def _weights(loader: Loader, recipes: WeightRecipes, top: Roles) -> Weights:
-    """All weights except the rotations. Matrices have their contents only after `Source.settle`."""
+    """All weights except the rotations. Matrices have contents only after `Source.settle`."""
     source, spec, shard = loader.source, loader.spec, loader.shard
     layers = tuple(_layer(loader, index, recipes.layers[index]) for index in shard.layers)
     own, hidden = shard.vocab, spec.hidden
@@ -138,8 +141,8 @@ def bytes_to_read(
         form = spec.layers[index].feed_forward
         experts = shard.experts or range(form.experts if isinstance(form, Experts) else 0)
         for role, recipe in recipes.layers[index].items():
-            # A cut by columns reads whole rows, and a rank with whole experts reads all of their
-            # rows.
+            # A rank that holds columns reads whole rows, and a rank that holds whole experts reads
+            # all of their rows.
             stacked = EXPERT in recipe.tensor
             whole = role.endswith(WHOLE_ROWS) or (stacked and shard.experts is not None)
             for name in (recipe.tensor, recipe.scales):

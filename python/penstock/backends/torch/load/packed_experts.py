@@ -1,7 +1,7 @@
-"""Expert matrices kept quantised on the device: MXFP4, and block-wise FP8.
+"""Expert matrices that stay quantised on the device: MXFP4, and block-wise FP8.
 
-If a rank's cut of a matrix would split a block with one scale, the matrix is dequantised at load
-instead.
+If a rank's part of a matrix would split a block with one scale, the matrix is dequantised when it
+is loaded.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Cut:
 
 
 def kept_form(source: Source, recipe: Recipe, cut: Cut) -> Form:
-    """The quantised form in which this cut of the recipe's matrix can be kept on the device;
-    "plain" if it must be dequantised.
+    """The quantised form in which the device can hold this part of the recipe's matrix; "plain" if
+    it must be dequantised.
     """
     stored = source.checkpoint[recipe.tensor]
     if stored.dtype in ("U8", "MXFP4"):

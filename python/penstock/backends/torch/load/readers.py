@@ -125,7 +125,7 @@ def _fill(piece: Piece, memory: Tensor) -> None:
     try:
         read_whole(stored, view, piece.offset)
     except PenstockError:
-        # Retry tensor by tensor, to name the one at fault.
+        # Retry tensor by tensor, to name the tensor at fault.
         for part in piece.parts:
             end = part.where + part.size
             read_whole(part.wanted.stored, view[part.where : end], piece.offset + part.where)

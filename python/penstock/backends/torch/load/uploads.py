@@ -98,7 +98,9 @@ class PlainReads:
 
 
 class Way(Protocol):
-    """How bytes get from the readers to the device: through pinned buffers (`Ring`) or directly."""
+    """The transport of bytes from the readers to the device: through pinned buffers (`Ring`) or
+    directly.
+    """
 
     merges: bool
     """True if a piece may contain several tensors."""
@@ -117,7 +119,9 @@ class Way(Protocol):
 
 
 class InPlace:
-    """Reads directly into the destination, on torch's CPU device: its memory is host memory."""
+    """Reads directly into the destination, which is possible on torch's CPU device: its memory is
+    host memory.
+    """
 
     merges = False
 
@@ -165,7 +169,7 @@ class Ring:
             return self._stream.buffer(self.piece_bytes)
         if not wait:
             return None
-        # No piece is with the readers when `wait` is true: all buffers are in `_copied`.
+        # When `wait` is true, the readers hold no piece, so all buffers are in `_copied`.
         buffer, mark = self._copied.popleft()
         mark.synchronize()
         return buffer
@@ -251,7 +255,7 @@ class Uploads:
         self._noted.append(wanted)
         self._size += wanted.size
         if self._size >= self._window:
-            # Finish reading the previous window first: one window is read while the next one is
+            # Finish reading the previous window first. One window is read while the next one is
             # queued.
             while self._pieces:
                 self._advance(wait=True)

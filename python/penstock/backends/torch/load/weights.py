@@ -1,7 +1,7 @@
 """Weights of one rank on its device, fused and sharded according to `Shard`.
 
 Matrices with the same inputs are fused into one tensor. A rank computes whole groups of query
-heads, that is, all that share a KV head: the rows and columns of query heads that belong to another
+heads, where a group shares a KV head. The rows and columns of query heads that belong to another
 rank are zero.
 """
 
@@ -99,8 +99,8 @@ class MlpWeights:
 @dataclass(frozen=True, slots=True)
 class MixtureWeights:
     router: Tensor
-    """[experts, hidden], in f32, or in the activation type if that is exact. The last row is the
-    gate of the shared expert, if it has one."""
+    """[experts, hidden], in f32, or in the activation type if the conversion is exact. The last row
+    is the gate of the shared expert, if it has one."""
     router_bias: Tensor | None
     rule: Rule
     chosen: int

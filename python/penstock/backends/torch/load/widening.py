@@ -21,8 +21,8 @@ class Widening:
 
     def __init__(self) -> None:
         self.memory: Tensor | None = None
-        """Scratch memory in bfloat16. None if no matrix reserved it, or if widening is not worth
-        it.
+        """Scratch memory in bfloat16. None if no matrix reserved it, or if widening is not
+        faster.
         """
         self.least_rows: int | None = None
         """Rows of a step from which its experts are widened, measured at start-up; None: never."""

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 class Group(Protocol):
     """Collectives among the ranks of a stage. All ranks must make the same calls. Raises
-    ConnectionError if a rank is gone.
+    ConnectionError if a rank is lost.
     """
 
     def sum(self, x: Tensor) -> Tensor:
@@ -44,7 +44,7 @@ class Group(Protocol):
         """Broadcast: the first rank's `x`, written in place."""
 
     def close(self) -> None:
-        """Close the connections. Does not need the other ranks, which may be gone."""
+        """Close the connections, without waiting for the other ranks, which may be lost."""
 
 
 class StreamGroup:
@@ -92,8 +92,8 @@ def to_bytes(x: Tensor) -> bytes:
 
 
 def from_bytes(data: bytes, dtype: torch.dtype, shape: torch.Size) -> Tensor:
-    """A tensor of `shape` from the bytes of another rank. Raises ConnectionError if their number
-    differs, because that rank computes another step.
+    """A tensor of `shape` from the bytes of another rank. Raises ConnectionError if the number of
+    bytes differs, which means that the other rank computes another step.
     """
     if len(data) != shape.numel() * dtype.itemsize:
         raise ConnectionError("a rank of the group computed another step")
@@ -133,7 +133,7 @@ class LibraryGroup:
         return x
 
     def close(self) -> None:
-        """Shut NCCL down with a time-out: the shutdown waits for the other ranks, which may
+        """Shut NCCL down with a timeout, because the shutdown waits for the other ranks, which may
         hang.
         """
         ending = threading.Thread(target=self._shut_down, name="nccl-shutdown", daemon=True)
@@ -177,8 +177,8 @@ class StarStore(dist.Store):  # type: ignore[misc]
             self._star.share(json.dumps([key, bytes(value).hex()]).encode())
 
     def get(self, key: str) -> bytes:
-        """The value of a key. Ranks other than 0 wait until rank 0 has broadcast it; on rank 0,
-        KeyError if it is not set.
+        """The value of a key. Ranks other than 0 wait until rank 0 has broadcast it; rank 0 raises
+        KeyError if the key is not set.
         """
         with self._receiving:
             while key not in self._values:

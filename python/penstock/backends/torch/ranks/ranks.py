@@ -26,7 +26,9 @@ from penstock.backends.torch.sampling.sampling import HEAD_ROWS
 from penstock.backends.torch.shard import Shard
 
 Wiring = dict[str, Any]
-"""How a rank reaches its peers, as JSON: built by `penstock.executor.ranks.topology`."""
+"""Addresses and keys by which a rank reaches its peers, as JSON. Built by
+`penstock.executor.ranks.topology`.
+"""
 
 
 class PrevStage(Protocol):
@@ -94,8 +96,8 @@ class Ranks:
 
 @dataclass(frozen=True, slots=True)
 class CarriedRows:
-    """Rows of the residual stream that the caller (Ray) transports between stages, as bytes or
-    tensors.
+    """Rows of the residual stream (hidden states) that the caller (Ray) transports between stages,
+    as bytes or tensors.
     """
 
     inward: queue.Queue[Any] = field(default_factory=queue.Queue)
@@ -123,7 +125,7 @@ def open_ranks(
     """
     carried = CarriedRows()
     patience = float(wiring["patience_s"])
-    # Open the listening end first: the connecting end waits for it.
+    # Open the listening end first, because the connecting end waits for it.
     after = _after(wiring["after"], carried.outward, patience)
     before = _before(wiring["before"], carried.inward, patience)
     group = None

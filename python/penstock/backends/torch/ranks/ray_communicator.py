@@ -88,7 +88,7 @@ def open_library(wiring: dict[str, Any], rank: int, device: torch.device) -> Any
 
 class Pair:
     """One end of a one-way connection for tensors, over a torch process group. Raises
-    ConnectionError if the other rank is gone.
+    ConnectionError if the other rank is lost.
 
     If the accelerator overlaps transfers with steps, Ray calls `send` and `receive` on separate
     streams and makes other streams wait for them. Otherwise the host waits until the tensor is sent
@@ -122,7 +122,7 @@ class Pair:
         return x
 
     def close(self) -> None:
-        """Close the connection. Does not need the other rank, which may be gone."""
+        """Close the connection, without waiting for the other rank, which may be lost."""
         try:
             self._group.abort()
         except RuntimeError as error:

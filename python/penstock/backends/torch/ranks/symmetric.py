@@ -41,8 +41,8 @@ NVLink at 450 GB/s. The size at which NCCL becomes faster has not been measured 
 compares both).
 """
 MULTIPLE = 16
-"""The kernel moves 16 bytes at a time. Tensors that are not a multiple of that, or not aligned to
-it, are left to NCCL.
+"""The kernel moves 16 bytes at a time. NCCL sums the tensors whose size or alignment is not a
+multiple of 16 bytes.
 """
 KINDS = (torch.bfloat16, torch.float32)
 """Element types that the kernel supports."""
@@ -78,8 +78,8 @@ class SymmetricGroup:
 
     def small_sum(self, x: Tensor) -> Tensor:
         part = self._buffer[: x.nbytes].view(x.dtype).view(x.shape)
-        # Copy by a separate kernel: torch's variant that copies first signals before all of its
-        # threads have copied.
+        # Copy by a separate kernel. torch's combined variant signals before all of its threads have
+        # copied.
         part.copy_(x)
         # The kernel ends when all ranks have read, so the next copy cannot overwrite unread data.
         return torch.ops.symm_mem.one_shot_all_reduce_out(part, "sum", self._name, x)
@@ -111,9 +111,9 @@ def is_small(x: Tensor) -> bool:
 def with_symmetric(
     inner: Group, star: Star, name: str, rank: int, ranks: int, device: torch.device
 ) -> Group:
-    """`inner`, with small sums through symmetric memory if all ranks support it. Otherwise `inner`
-    alone, and the log has the reason. All ranks of the group must call this. `name` identifies the
-    group within the process.
+    """`inner`, extended by small sums through symmetric memory if all ranks support it. Otherwise
+    `inner` unchanged, and the reason is logged. All ranks of the group must call this. `name`
+    identifies the group within the process.
     """
     made: list[SymmetricGroup] = []
     directory = temporary() if rank == 0 else ""
@@ -152,8 +152,8 @@ def together(star: Star, own: Any) -> list[Any]:
 
 def agreed(star: Star, work: Callable[[], str]) -> str:
     """Run `work` on all ranks; it returns the reason of a failure, or raises. Returns the reason of
-    one rank that failed; empty if all succeeded. A rank that timed out waiting for another one is
-    named last, because the other rank has the cause.
+    one rank that failed; empty if all succeeded. A rank that timed out waiting for another is
+    chosen only if no other rank failed, because the other rank has the cause.
     """
     waited = False
     try:
@@ -162,7 +162,7 @@ def agreed(star: Star, work: Callable[[], str]) -> str:
         # A driver error can also mean that an operation is not supported.
         if is_loss(error) and not str(error).startswith("CUDA driver error"):
             raise
-        # The file store raises no specific exception type for time-outs.
+        # The file store raises no specific exception type for timeouts.
         waited = "timeout" in str(error).lower()
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
     found = enumerate(together(star, [waited, reason]))
@@ -226,7 +226,7 @@ def mapped(directory: str, name: str, rank: int, ranks: int, device: torch.devic
     """
     from torch._C._distributed_c10d import _register_process_group, _SymmetricMemory
 
-    # A file store, accessible to this user only: a TCP store would open a port to others.
+    # A file store is accessible to this user only. A TCP store would open a port to others.
     store = dist.FileStore(f"{directory}/ranks", ranks)
     store.set_timeout(timedelta(seconds=CHECK_S))
     group = dist.ProcessGroup(store, rank, ranks)

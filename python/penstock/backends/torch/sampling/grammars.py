@@ -2,8 +2,8 @@
 application to logits.
 
 Native threads (`crates/base/structured-output`) compute a mask after each sampled token, while the
-forward pass of the next step runs. A row whose mask is late is not sampled, so that no other row
-waits for a grammar.
+forward pass of the next step runs. A row whose mask is not ready in time is not sampled in this
+step, so that other rows do not wait for a grammar.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class MaskedRow:
     drafts: int
     """Number of draft tokens between the end of the output and this row."""
     ahead: bool
-    """True if the plan has LAST_SAMPLED for the sequence: it was made before the last token was
-    known.
+    """Whether the plan has LAST_SAMPLED for the sequence, that is, was made before the last token
+    was known.
     """
 
 
@@ -93,9 +93,9 @@ class RowMasks:
     bits: dict[int, bytes] = field(default_factory=dict)
     """By row: bitmask of the allowed tokens."""
     instead: dict[int, int] = field(default_factory=dict)
-    """By row: LATE_MASK or NO_TOKEN, which the result has in place of a sampled token."""
+    """By row: LATE_MASK or NO_TOKEN, which replaces the sampled token in the result."""
     undrawn: dict[int, int] = field(default_factory=dict)
-    """By row: LATE_MASK, even if the row's logits are not finite."""
+    """By row: LATE_MASK. It takes precedence over logits that are not finite."""
 
 
 def find_masks(rows: Sequence[MaskedRow], computed: Callable[[], bool]) -> RowMasks:

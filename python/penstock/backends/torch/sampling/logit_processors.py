@@ -253,6 +253,6 @@ def _mask(logits: Tensor, never: Places, allowed: Places, restricted: Tensor) ->
         if allowed is not None:
             logits[allowed] = kept
     if never is not None:
-        # A device scalar: a host scalar would be copied, and older versions of torch synchronise on
-        # it.
+        # Use a device scalar: a host scalar would be copied, and older versions of torch
+        # synchronise on such a copy.
         logits.index_put_(never, logits.new_full((), NEVER))

@@ -48,7 +48,7 @@ class Draws:
     row. Empty if the plan has no drafts.
     """
     owners: Sequence[Slot] = ()
-    """Slot of each row. Empty if all are plain."""
+    """Slot of each row. Empty if all sequences are plain."""
     rules: list[RuledRow] = field(default_factory=list)
     masked: list[MaskedRow] = field(default_factory=list)
     expected: list[tuple[Constraint, list[int]]] = field(default_factory=list)
@@ -90,8 +90,8 @@ most likely tokens [rows, k] and their log-probabilities [rows, k].
 
 @dataclass(slots=True)
 class Found:
-    """What the device found in a step. Tensors are in host memory, complete once the step
-    is done.
+    """Results of a step on the device. Tensors are in host memory, and complete once the step is
+    done.
     """
 
     tokens: Tensor | None = None
@@ -158,8 +158,8 @@ def wanted_draws(plan: StepPlan, slots: Slots, firsts: Sequence[int]) -> Draws:
 
 
 def _constrain(draws: Draws, slot: Slot, drafted: list[int], ahead: bool) -> None:
-    """Note the masks that a sequence with a grammar needs. Its rows are added to `draws` next.
-    `ahead`: the host does not have the sequence's first token yet.
+    """Record the masks that a sequence with a grammar needs. The caller adds the sequence's rows to
+    `draws` next. `ahead`: the host does not have the sequence's first token yet.
     """
     draws.constrained |= slot.has_grammar
     if slot.constraint is None:
@@ -219,8 +219,8 @@ def draw(
 
 
 def note_last(tokens: Tensor, draws: Draws, device: DeviceSlots) -> None:
-    """Store the last token of each slot on the device: the one sampled after the drafts that were
-    accepted.
+    """Store the last token of each slot on the device, that is, the token sampled after the
+    accepted drafts.
     """
     if not draws.drafts:
         (slots,) = to_device([draws.slots], tokens.device)
@@ -313,7 +313,7 @@ def _take_drafted(
             continue
         if token != draws.drafts[row]:
             closed.add(i)
-        # After accepted drafts, a late mask counts as a rejected draft.
+        # A late mask after accepted drafts counts as a rejected draft.
         if token == LATE_MASK and result.counts[i]:
             continue
         owner = draws.owners[row]

@@ -38,9 +38,9 @@ class Slot:
     block.
     """
     plain: bool
-    """True if the sequence only ever needs tokens sampled from unmodified logits."""
+    """Whether the sequence needs nothing but tokens sampled from unmodified logits."""
     sampled: bool = False
-    """True once a token of the sequence is sampled, or will be by a step in flight."""
+    """Whether a token of the sequence has been sampled, or will be by a step in flight."""
     pooled: int = 0
     """Number of tokens in the sum for mean pooling, including those of steps in flight."""
     total: Tensor | None = None
@@ -157,7 +157,7 @@ class Slots:
         slot.whole[g] = min(slot.whole[g], kept)
         if NO_BLOCK in added:
             slot.whole[g] = len(table) - added[::-1].index(NO_BLOCK)
-        # Blocks beyond the longest supported sequence are never read.
+        # Entries beyond the longest supported sequence are never read.
         added = added[: max(0, self._width - kept)]
         groups = len(self._limits.groups)
         first = (plan.slots[i] * groups + g) * self._width + kept
@@ -208,8 +208,8 @@ WORDS = (
     ("min_p", torch.float32),
     ("choice", torch.int32),
 )
-"""Sampling parameters of 32 bits, each with its type. All are stored as integers, so that one
-operation writes them.
+"""32-bit sampling parameters, each with its type. All are stored as integers, so that one operation
+writes them.
 """
 WRITTEN = 1 << 20
 """Maximum number of block table entries that are written at once. Bounds the memory of their

@@ -52,8 +52,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Stands for a tensor: the properties on which Triton specialises a kernel, which are type and
-    16-byte alignment.
+    """Stand-in for a tensor: the properties on which Triton specialises a kernel, type and 16-byte
+    alignment.
     """
 
     dtype: torch.dtype
@@ -71,8 +71,8 @@ class Launch:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Key by which launches are grouped: launches with different keys never share machine code,
-        those with the same key may.
+        """Key by which launches are grouped. Launches with different keys never share machine code;
+        launches with the same key may.
         """
         return (self.kernel.fn, *sorted(self.constants.items()))
 
@@ -208,7 +208,7 @@ def _recording(found: list[Launch]) -> Iterator[None]:
 
 
 def _seen(arg: Any) -> Any:
-    """The `Address` of a meta tensor; any other argument as it is. Storage is aligned to 16 bytes,
+    """The `Address` of a meta tensor; any other argument unchanged. Storage is aligned to 16 bytes,
     but a view may begin anywhere in it.
     """
     if not isinstance(arg, Tensor):
@@ -230,13 +230,13 @@ def compile_ahead(
 
 def _compile_all(rehearsal: Callable[[], None], device: torch.device, threads: int) -> bool:
     try:
-        # The current device of a new thread is the first GPU.
+        # The current device of a new thread is the first GPU, so set the device.
         set_device = runtime(device).set_device
         set_device(device)
         with ThreadPoolExecutor(
             threads, "compile", initializer=set_device, initargs=(device,)
         ) as pool:
-            # Triton builds its driver module with a C compiler; do that concurrently too.
+            # Triton builds its driver module with a C compiler, also concurrently.
             driver = pool.submit(lambda: triton.runtime.driver.active.utils)
             parts = by_key(recorded(rehearsal))
             driver.result()

@@ -51,7 +51,8 @@ def measure(
     def capture(captures: Captures) -> None:
         with torch.inference_mode():
             largest.extend(map(captures.replay, captures.largest()))
-            # The driver allocates its part of a graph's memory at the first replay.
+            # The driver allocates its part of a graph's memory at the first replay, so replay each
+            # graph once.
             for replay in largest:
                 replay()
 

@@ -1,8 +1,8 @@
-"""Memory that a rank needs besides weights and KV blocks.
+"""Memory that a rank needs in addition to weights and KV blocks.
 
-On a GPU it is measured: the largest steps and graphs run before the KV pools are sized. This module
-estimates the rest from the tensors that are alive at the same time: graphs captured later, and
-steps on a device that uses host memory.
+On a GPU this memory is measured: the largest steps and graphs run before the KV pools are sized.
+This module estimates the memory that is not measured, from the tensors that exist at the same time:
+graphs captured later, and steps on a device that uses host memory.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def graph_bytes(pool: int, driver: int, results: Sequence[int]) -> int:
     of their results. The largest graphs, already captured, share a pool of `pool` bytes, and each
     took `driver` bytes of driver memory.
 
-    All graphs reuse the pool, but their results stay in it and fragment it: the pool counts twice.
+    All graphs reuse the pool, but their results stay in it and fragment it. Therefore the pool is
+    counted twice.
     """
     each = min(max(driver, DRIVER_STEP), MOST_OF_DRIVER)
     kept = sum(map(allocated, results)) + 2 * SEGMENT

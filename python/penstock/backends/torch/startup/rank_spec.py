@@ -28,7 +28,7 @@ class RankSpec:
     layouts: tuple[Layout, ...]
     """Layout of a block in each KV group."""
     limits: Limits
-    """Limits of a step. The KV groups are still missing, because their pools are sized later."""
+    """Limits of a step. The KV groups are not included yet, because their pools are sized later."""
 
     @property
     def table_width(self) -> int:

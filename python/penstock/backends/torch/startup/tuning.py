@@ -53,9 +53,9 @@ L2 cache of a GPU.
 """
 REPLAYS = 3
 GAIN = 0.98
-"""A candidate must take less than this share of torch's time to be chosen."""
+"""A candidate is chosen only if its time is below this share of torch's time."""
 BUDGET_S = 0.2
-"""Seconds that all measurements may take. Products that are not measured by then use torch."""
+"""Time limit in seconds for all measurements. Products not measured within it use torch."""
 CALLS = 2
 """Number of measurements of each variant of a mixture (from codes, or widened); the shortest
 counts.
@@ -66,9 +66,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Matrices of one shape in several layers, to be measured together, and their name in
-    the log.
-    """
+    """Matrices of one shape in several layers, measured together, and their name in the log."""
 
     name: str
     matrices: tuple[Tensor, ...]
@@ -116,7 +114,7 @@ def tune(model: Model) -> None:
 
 
 def measured(device: torch.device) -> bool:
-    """True if candidates are timed on the device, which takes graphs."""
+    """Whether candidates are timed on the device, which requires CUDA graphs."""
     return accelerated(device) and kind_of(device).graph is not None
 
 

@@ -37,7 +37,7 @@ from penstock.model.spec import Attention
 LARGEST_TILE = 128
 """Maximum rows of a tile in the prefill attention kernels."""
 OTHERS = 8
-"""Tokens per row in other rules than the repetition penalty, at most."""
+"""Maximum number of tokens per row in rules other than the repetition penalty."""
 
 
 def warm_up(
@@ -58,8 +58,8 @@ def warm_up(
         tune_widening(some, limits.tokens)
         _write_tables(slots)
         width = -(-limits.max_position // limits.block_size)
-        # This step initialises the libraries before anything is timed. Tuning uses all layers,
-        # because the device's cache would hold the matrices of one.
+        # Initialise the libraries before anything is timed. Tuning uses all layers, because the
+        # device's cache would hold the matrices of a single one.
         step(some, slots, limits, flash, [1], width)
         tune(model)
         if accelerated(slots.last.device):
@@ -104,11 +104,11 @@ def step(
     tables = slots.tables(inputs.slots, blocks or inputs.blocks)
     x = alone.forward(planned(flash, inputs, plan, order, tables), tables, slots.last)
     if draws and model.shard.has_head:
-        # The memory that a request with mean pooling needs.
+        # Measures the memory that a request with mean pooling needs.
         alone.final(x).double().sum(0)
         _draw(alone, slots, x[:HEAD_ROWS])
     if parts == [1] and model.shard.has_head:
-        # Sample like the graphs do.
+        # Sample in the same way as the CUDA graphs.
         draw_all(alone, slots, x, inputs.slots, inputs.lengths)
 
 
@@ -215,7 +215,7 @@ def _without_stages(model: Model, rows: int) -> Model:
 
 @dataclass(frozen=True, slots=True)
 class Zeroes:
-    """A previous stage that sends zeros."""
+    """A simulated previous stage that sends zeros."""
 
     rows: int
 

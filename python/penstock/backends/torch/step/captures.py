@@ -1,7 +1,7 @@
-"""When CUDA graphs are captured, and how. If all kernels were compiled ahead, graphs are captured
-after start-up: one per idle pause of the engine, smallest first, or before a step that needs an
-uncaptured graph for the second time. Otherwise all are captured before the rank is ready
-(`backend.py`).
+"""Capture of CUDA graphs: when and how. If all kernels were compiled ahead of time, graphs are
+captured after start-up: one per idle pause of the engine, smallest first, or before a step that
+needs an uncaptured graph for the second time. Otherwise all graphs are captured before the rank is
+ready (`backend.py`).
 
 Until its capture, the work of a graph is launched kernel by kernel, with the same padding rows and
 the same memory, so a step is bitwise the same before and after. `measuring.py` reserves the memory
@@ -155,8 +155,8 @@ def recorded(
     capture: Capture, model: Model, work: Callable[[], Tensor], rows: int
 ) -> Callable[[], Tensor]:
     """Capture `work`, a step of `rows` rows. Returns the replay function, or `work` itself if
-    memory runs out. In a tensor-parallel group, running out of memory raises: the other ranks would
-    wait in all-reduces that this rank skipped.
+    memory runs out. In a tensor-parallel group, lack of memory raises an error instead: the other
+    ranks would wait in all-reduces that this rank skipped.
     """
     try:
         return capture(work)
@@ -194,7 +194,7 @@ def capture_graph(
     module = runtime(device)
     module.current_stream().synchronize()
     graph = getattr(module, str(kind_of(device).graph))()
-    # thread_local: other threads may allocate and synchronise during the capture.
+    # With thread_local, other threads may allocate and synchronise during the capture.
     graph.capture_begin(pool=pool, capture_error_mode="thread_local")
     try:
         result = work()

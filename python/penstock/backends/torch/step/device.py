@@ -60,7 +60,7 @@ class Device(Protocol):
         """
 
     def mark(self) -> Callable[[], bool]:
-        """Returns a function that returns True once everything launched so far is done. Called from
+        """Return a function that tells whether all work launched up to now is done. Called from
         within work.
         """
 
@@ -69,7 +69,7 @@ class Device(Protocol):
         """Asynchronous copies to and from the host; None if the device uses host memory."""
 
     def free_memory(self) -> int:
-        """Bytes that the device has free, without those in torch's memory cache."""
+        """Free bytes of the device, without the bytes in torch's memory cache."""
 
     def kept_memory(self) -> int:
         """Bytes reserved by torch's allocator, used or cached."""
@@ -198,7 +198,7 @@ class Accelerated:
 
         def take() -> Tensor:
             self._stream.wait_event(ready)
-            # The caller's stream owns the memory and could otherwise reuse it too early.
+            # The memory belongs to the caller's stream, which could otherwise reuse it too early.
             tensor.record_stream(self._stream)
             return tensor
 
@@ -231,7 +231,9 @@ class Accelerated:
 
     @cached_property
     def capture(self) -> Capture | None:
-        """All graphs share one memory pool: they are replayed one after another."""
+        """Capture graphs. All graphs share one memory pool, because they are replayed one after
+        another.
+        """
         if self._kind.graph is None:
             return None
         pool = self._runtime.graph_pool_handle()

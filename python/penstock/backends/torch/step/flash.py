@@ -27,10 +27,10 @@ from penstock.core import PenstockError, StepPlan
 from penstock.model.spec import Attention, DecoderSpec
 
 LEAST = (0, 7)
-"""Minimum version of FlashInfer. Earlier ones have a different signature."""
+"""Minimum version of FlashInfer. Earlier versions have a different signature."""
 COMMAND = "pip install 'flashinfer-python>=0.7'"
 WORKSPACE = 384 << 20
-"""Bytes for partial results of split attention. All steps share them, because they run one after
+"""Bytes for partial results of split attention. All steps share them, because steps run one after
 another.
 """
 INTEGERS = (8 << 20) + (1 << 17)
@@ -237,7 +237,7 @@ class Planned:
         table: Tensor,
     ) -> None:
         size = self._block_size
-        # Skip blocks outside the window: other sequences may own them by now.
+        # Skip blocks outside the window, because other sequences may own them by now.
         seen = [max(0, start + 1 - kind.window) if kind.window else 0 for start in starts]
         firsts = [token // size for token in seen]
         ends = [start + count for start, count in zip(starts, counts, strict=True)]

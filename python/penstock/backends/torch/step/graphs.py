@@ -1,5 +1,5 @@
-"""CUDA graphs of decode steps, for each batch size one that samples tokens and one that does not.
-`captures.py` decides when to capture; `prompt_graphs.py` has the graphs of steps with prompts.
+"""CUDA graphs of decode steps: for each batch size, one graph that samples tokens and one that does
+not. `captures.py` decides when to capture; `prompt_graphs.py` has the graphs of steps with prompts.
 
 All inputs of a graph are in persistent memory: the columns of its rows, and the tables by slot
 (block tables, sampling parameters, last sampled tokens). If a step needs nothing but tokens, its
@@ -116,7 +116,7 @@ class DecodeGraphs:
         columns = torch.zeros(4, rows, dtype=torch.int32, device=self._slots.last.device)
         columns[1] = self._slots.padding
         self._columns[rows, draws] = columns
-        # Created before the capture, with the graph's size, not the step's.
+        # Created before the capture, with the size of the graph, which may exceed that of the step.
         offsets = torch.arange(rows + 1, dtype=torch.int32, device=columns.device)
         planned = None
         if self._flash is not None:
@@ -135,7 +135,7 @@ class DecodeGraphs:
             x = self._model.forward(inputs, tables, self._slots.last)
             if not draws:
                 return x
-            # The length, this step included, is the position of the token to sample.
+            # The length, which includes this step, is the position of the token to sample.
             return draw_all(self._model, self._slots, x, inputs.slots, inputs.lengths)
 
         return Graph(rows, work, clear)
@@ -162,9 +162,9 @@ def decode_inputs(columns: Tensor, offsets: Tensor) -> Inputs:
 def draw_all(
     model: Model, device: DeviceSlots, x: Tensor, slots: Tensor, positions: Tensor
 ) -> Tensor:
-    """Sample a token [rows] int32 for each row of the residual stream `x`, with the parameters of
-    its slot alone; `positions` are those of the tokens. The tokens stay on the device, and are
-    stored as each slot's last token.
+    """Sample a token [rows] int32 for each row of the residual stream `x`, using only the
+    parameters of its slot. `positions` are the positions of these tokens. The tokens stay on the
+    device, and are stored as each slot's last token.
     """
     logits, drawn = model.raw_logits(x), torch.empty_like(slots)
     if logits is not None:

@@ -1,4 +1,4 @@
-"""Whether torch can use an NVIDIA GPU, and what is wrong if not."""
+"""Checks whether torch can use an NVIDIA GPU, and finds the reason if it cannot."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Outputs:
         if not draws.rows or not self.model.shard.has_head:
             return
         tokens, scored, parts = [], [], _parts(len(draws.rows))
-        # One row per sequence, all in one part: no gather is needed.
+        # Each sequence has one row, and all rows are in one part, so no gather is needed.
         whole = len(x) == len(draws.rows) == len(step.plan.slots) and len(parts) == 1
         for part in parts:
             drawn, chosen = self._draw_part(draws, part, x, masks, whole=whole)

@@ -2,9 +2,9 @@
 
 A step of 128 tokens computes for a few milliseconds, which is less than its hundreds of kernel
 launches take. All kernels read rows, tables and lengths from device memory, which one copy fills
-for each step. Grids are sized for the maximum, and programs without work exit at once. So a graph
-takes any mixture of decodes and prompt chunks. Steps larger than the largest graph have none: they
-compute for longer than their launches take, and padding would slow them down.
+for each step. Grids are sized for the maximum, and programs without work exit at once. A graph can
+therefore run any mixture of decodes and prompt chunks. Steps larger than the largest graph use no
+graph: they compute for longer than their launches take, and padding would slow them down.
 
 A graph ends before the head, in memory that all graphs write to. The few rows to sample are read
 from there by separate graphs, one per number of rows.

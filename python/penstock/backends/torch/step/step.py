@@ -14,7 +14,7 @@ from penstock.core import StepPlan, StepResult
 
 
 class Pause:
-    """Stands for the step of a plan without sequences, during which the next graph is captured."""
+    """Represents the step of a plan without sequences, during which the next graph is captured."""
 
     def __init__(self, done: Done) -> None:
         self._done = done
@@ -41,7 +41,7 @@ class Step:
 
     @property
     def only_tokens(self) -> bool:
-        """True if the step samples a token for each row and needs nothing else."""
+        """Whether the step samples a token for each row and produces nothing else."""
         return self.plain_draws and len(self.draws.rows) == len(self.plan.tokens)
 
     @property
@@ -77,8 +77,8 @@ class Step:
                 self._result.masks = self._grammars.take_cost()
 
     def settle_before(self) -> None:
-        """Wait for earlier steps and process their tokens. Their errors are ignored here: those
-        steps' own `result` raises them.
+        """Wait for earlier steps and process their tokens. Their errors are ignored here, because
+        the `result` of those steps raises them.
         """
         before = self._before
         if before is not None:
