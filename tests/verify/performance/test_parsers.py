@@ -9,17 +9,14 @@ from typing import Any
 import pytest
 
 from penstock_ops.verify.error import ParseError
-from penstock_ops.verify.performance import nccl_tests, nccl_tests_json, perftest, perftest_json
+from penstock_ops.verify.performance import nccl_tests, perftest
 from tests.verify.mutations import MUTATIONS
 from tests.verify.performance.texts import (
     BANDWIDTH,
-    BANDWIDTH_JSON,
     GPU,
     HOST,
     LATENCY,
-    LATENCY_JSON,
     MEBI,
-    NCCL_JSON,
     NODE,
     TWO_NODES,
 )
@@ -51,18 +48,6 @@ def test_a_run_of_a_fixed_duration_has_no_peak() -> None:
 
 def test_the_typical_latency_counts() -> None:
     assert perftest.parse_latency(LATENCY) == [perftest.Latency(8, 3.56)]
-    assert perftest_json.parse_latency(LATENCY_JSON) == [perftest.Latency(8, 3.56)]
-
-
-def test_json_of_perftest_tells_its_unit_by_the_rate_of_messages() -> None:
-    assert perftest_json.parse_bandwidth(BANDWIDTH_JSON)[0].gbit_per_s == 396.44
-    mebi = BANDWIDTH_JSON.replace("396.45", "47260.3").replace("396.44", "47259.0")
-    [row] = perftest_json.parse_bandwidth(mebi)
-    assert row.gbit_per_s == pytest.approx(396.44, abs=0.01)
-    with pytest.raises(ParseError, match="Gb/s, from"):
-        perftest_json.parse_bandwidth(
-            BANDWIDTH_JSON.replace('"BW_average": 396', '"BW_average": 49')
-        )
 
 
 @pytest.mark.parametrize(
@@ -90,17 +75,6 @@ def test_published_all_reduces() -> None:
     assert node.rows[-1].out_of_place.bus_gb_per_s == 483.08
     assert (node.rows[-1].bus_gb_per_s, node.rows[-1].microseconds) == (482.5, 62311)
     assert two.rows[-1].bus_gb_per_s == 469.58
-
-
-def test_json_of_nccl_tests_without_its_environment() -> None:
-    found = nccl_tests_json.parse(NCCL_JSON)
-    [row] = found.rows
-    assert (found.ranks, found.wrong, row.bus_gb_per_s) == (8, 0, 476.35)
-    assert "hunter2" not in repr(found)
-    failed = nccl_tests_json.parse(NCCL_JSON.replace('"true"', '"false"'))
-    assert failed.wrong == 1
-    with pytest.raises(ParseError, match="'nan'"):
-        nccl_tests_json.parse(NCCL_JSON.replace("476.84", '"nan"'))
 
 
 def test_wrong_values_and_values_that_were_not_checked() -> None:
@@ -162,12 +136,9 @@ CASES: Sequence[tuple[Parser, str]] = (
     (perftest.parse_bandwidth, BANDWIDTH),
     (perftest.parse_bandwidth, GPU),
     (perftest.parse_latency, LATENCY),
-    (perftest_json.parse_bandwidth, BANDWIDTH_JSON),
-    (perftest_json.parse_latency, LATENCY_JSON),
     (nccl_tests.parse, NODE),
     (nccl_tests.parse, NODE.replace("values : 0 OK", "values : 3 FAILED")),
     (nccl_tests.parse, TWO_NODES),
-    (nccl_tests_json.parse, NCCL_JSON),
 )
 SLACK = 1.07
 """A mutation of a digit within what rounding allows is not seen."""

@@ -31,33 +31,3 @@ t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec]
  8       1000          3.42           9.80         3.56                3.60             0.05\
             4.04                    6.22
 {RULE}"""
-BANDWIDTH_JSON = """{
- "test_info": {"test": "BW", "Device": "mlx5_0"},
- "results": {
-  "MsgSize": 1048576,
-  "n_iterations": 5000,
-  "BW_peak": 396.45,
-  "BW_average": 396.44,
-  "MsgRate": 0.047259
- }
-}
-"""
-LATENCY_JSON = """{
- "test_info": {"test": "LAT"},
- "results": {"MsgSize": 8, "n_iterations": 1000, "t_min": 3.42, "t_max": 9.8, "t_typical": 3.56}
-}
-"""
-NCCL_JSON = """{
- "version": "2.19.6",
- "config": {"devices": [{"rank": 0}, {"rank": 1}, {"rank": 2}, {"rank": 3},
-  {"rank": 4}, {"rank": 5}, {"rank": 6}, {"rank": 7}],
-  "environment": {"AWS_SECRET_ACCESS_KEY": "hunter2"}},
- "results": [
-  {"size": 4294967296, "count": 1073741824,
-   "out_of_place": {"time": 15763, "alg_bw": 272.48, "bus_bw": 476.84, "nwrong": 0},
-   "in_place": {"time": 15779, "alg_bw": 272.20, "bus_bw": 476.35, "nwrong": 0}}
- ],
- "out_of_bounds": {"count": 0, "okay": "true"},
- "average_bus_bandwidth": 155.669
-}
-"""
