@@ -119,7 +119,7 @@ dev: $(VENV)/.build-tools ## an editable install: a saved .py counts at once; `r
 	@touch $(EDITABLE)
 	@$(MAKE) --no-print-directory install
 
-check-tools: $(VENV)/.check-tools
+check-tools: $(VENV)/.check-tools ## install pytest, the lints and what tests of one room need into .venv
 
 test-tools: $(VENV)/.test-tools
 

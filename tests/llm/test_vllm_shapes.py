@@ -237,3 +237,11 @@ def test_options_of_vllm_are_ignored_as_on_the_command_line(
         LLM(missing, task="draft")
     with pytest.raises(PenstockError, match="no option max_num_seq; did you mean max_num_seqs"):
         LLM(missing, max_num_seq=1)
+
+
+def test_a_closed_llm_is_named(model_file: Path) -> None:
+    closed = LLM(str(model_file), max_num_seqs=1, kv_cache_memory_bytes="64MiB")
+    closed.close()
+    for use in (closed.generate, closed.embed):
+        with pytest.raises(PenstockError, match="this LLM is closed"):
+            use("a")  # type: ignore[operator]

@@ -216,8 +216,9 @@ def test_each_new_fault_has_a_line_and_no_state_has_two(
     known = by_device(before)
     kept = retained(known, by_device(now))
     found = list(changes(known, kept))
-    keys = [((each.now or each.before).check, (each.now or each.before).device) for each in found]  # type: ignore[union-attr]
-    assert len(keys) == len(set(keys))
+    ends = [each.now or each.before for each in found]
+    keys = [(end.check, end.device) for end in ends if end is not None]
+    assert len(keys) == len(set(keys)) == len(found)
     faults = {(each.check, each.device) for each in now if each.status is Status.FAIL}
     old = {(each.check, each.device) for each in before if each.status is Status.FAIL}
     assert faults - old <= set(keys)

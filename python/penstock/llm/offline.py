@@ -336,6 +336,7 @@ class LLM:
     def _pool(
         self, prompts: Sequence[Prompt], params: PoolingParams, use_tqdm: bool | Tqdm
     ) -> list[Pooled]:
+        self._check_open()
         read = [read_prompt(prompt, self._native) for prompt in prompts]
         batch = PooledBatch(self._started, self._in_flight, self._native, self._ids)
         results = [Pooled(str(next(self._request_ids)), each.ids) for each in read]
@@ -397,6 +398,10 @@ class LLM:
         flush(self._started.scheduler.tiers)
         self._started.close()
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise PenstockError("this LLM is closed: make another one")
+
     def __getattr__(self, name: str) -> NoReturn:
         why = f": {NOT_HERE[name]}" if name in NOT_HERE else ""
         raise AttributeError(f"penstock.LLM has no {name!r}{why}")
@@ -420,6 +425,7 @@ class LLM:
         use_tqdm: bool | Tqdm,
         on_end: Callable[[RequestOutput], None] | None,
     ) -> list[RequestOutput]:
+        self._check_open()
         if self._started.info.pooler.only:
             raise PenstockError(
                 "the model has no output head and writes no text: use embed, encode or score"

@@ -131,6 +131,8 @@ def _located(name: str) -> Path:
     try:
         return locate(name, download=False).path
     except PenstockError as error:
+        if name in ALIASES:
+            raise
         close = hint(name)
         # A model of the catalogue is closer than an alias: one suggestion is enough.
         text = str(error).partition("; did you mean ")[0] if close else str(error)
