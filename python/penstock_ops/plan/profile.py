@@ -119,7 +119,7 @@ def measure(subject: Subject, said: Callable[[str], None] = lambda _: None) -> P
     """Load the model and measure its steps, then serve it and measure the server's overhead. `said`
     is called with lines about progress.
 
-    PenstockError if there are no weights, no backend runs the model, or no server starts.
+    Raises PenstockError if there are no weights, no backend runs the model, or no server starts.
     """
     profile = measure_steps(subject, said)
     extra = measure_extra(subject, profile.seconds, said)
