@@ -132,8 +132,8 @@ def _draw(model: Model, slots: DeviceSlots, x: Tensor) -> None:
 
 
 def _rules(vocab: int) -> Rules:
-    """Logit processors of all kinds. The number of tokens is the maximum at which the processors of
-    HEAD_ROWS rows are still applied in one pass.
+    """Logit processors of all kinds, with as many tokens as one pass can apply for HEAD_ROWS
+    rows.
     """
     seen = range(min(vocab, ENTRIES // HEAD_ROWS - OTHERS))
     params = {
