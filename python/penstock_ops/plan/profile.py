@@ -340,8 +340,8 @@ def medians(rounds: Sequence[Profile]) -> Profile:
 
 def settled(counts: Sequence[int], times: Sequence[Sequence[float]]) -> tuple[Curve, float]:
     """The `after` and `remains` of a profile. `times` has the seconds of the decode steps after a
-    prompt, for each of `counts` decodes. A step's additional time is what it takes beyond the mean
-    of the last quarter of the steps; it is modelled as decaying geometrically.
+    prompt, for each of `counts` decodes. A step's additional time is the excess over the mean of
+    the last quarter of the steps. The model assumes that it decays geometrically.
     """
     firsts, sums = [], []
     for each in times:
