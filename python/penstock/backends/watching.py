@@ -47,7 +47,7 @@ def _watch(count: ReadCount, report: Report, ended: threading.Event) -> None:
         if ended.wait(LOOK):
             return
     progress, seen, over = LoadProgress(count.total, report), 0, False
-    # If the receiver of the reports is gone, the load itself raises the error.
+    # If the receiver of the reports has ended, the load itself raises the error.
     with suppress(ConnectionError):
         while not over:
             over = ended.wait(LOOK)

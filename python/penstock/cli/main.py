@@ -121,7 +121,7 @@ Description = tuple[str, str, str, Callable[[Parser], None]]
 
 
 def _commands(name: str) -> list[Description]:
-    """The command `name`. If there is no such command, all commands, by heading."""
+    """The command `name`. If no such command exists, all commands by heading."""
     own = {one[0]: one for one in _own_commands()}
     if name in own:
         return [own[name]]

@@ -1,5 +1,5 @@
-"""Settings of the Hugging Face hub, its mirrors and of proxies. They come from the environment
-variables that the hub's own tools, and most programs, read.
+"""Settings of the Hugging Face hub, of its mirrors and of proxies, from environment variables. The
+variables are the ones that the hub's own tools, and most programs, read.
 """
 
 from __future__ import annotations

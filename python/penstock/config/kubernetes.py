@@ -52,7 +52,7 @@ def cluster_access(
     account: Path = SERVICE_ACCOUNT,
 ) -> ClusterAccess:
     """Access to a cluster by the current context of `kubeconfig`, else of the files in KUBECONFIG,
-    else by the service account of this pod. Raises PenstockError, which names what is missing.
+    else by the service account of this pod. Raises PenstockError, which names the missing part.
     """
     if kubeconfig is not None:
         return _from_kubeconfigs([(kubeconfig, read_document(kubeconfig))], environ)

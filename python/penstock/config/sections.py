@@ -17,7 +17,9 @@ class ModelConfig:
     dtype: str
     quantization: str
     max_model_len: int | None
-    """Maximum length of a sequence in tokens; None: what the model and the KV cache allow."""
+    """Maximum length of a sequence in tokens; None for the maximum of the model and the KV
+    cache.
+    """
     seed: int | None
     generation_config: str = "auto"
     """Source of sampling defaults: auto, vllm, or a path."""
@@ -134,7 +136,7 @@ class ParallelConfig:
     backend: str = "inline"
     """`inline`, `mp` or `ray`."""
     ray_address: str | None = None
-    """None: the address in the environment, else a cluster of its own."""
+    """Address of the Ray cluster. None for the address in the environment, else a new cluster."""
     ray_channel: str = "ring"
     ray_overlap_comm: bool = False
     ray_communicator: str | None = None

@@ -37,7 +37,7 @@ class PoolerOutput(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pooler:
-    """What the model returns for pooled requests."""
+    """The model's output for pooled requests."""
 
     output: int = PoolerOutput.NONE
     size: int = 0

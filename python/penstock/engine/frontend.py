@@ -122,8 +122,8 @@ class Connection:
 
     Bytes that the kernel does not accept at once are buffered and sent by later calls. A send that
     has to wait receives frames meanwhile, which avoids a deadlock when both sides send. Not
-    thread-safe. Methods raise ConnectionClosed if the API server is gone, and CodecError for
-    malformed frames. `clock` stamps `Request.arrived`.
+    thread-safe. Methods raise ConnectionClosed if the API server has closed the connection, and
+    CodecError for malformed frames. `clock` stamps `Request.arrived`.
     """
 
     def __init__(

@@ -60,7 +60,7 @@ class InFlight:
                 step.error = error
 
     def pause(self) -> SubmittedPlan:
-        """Compute a plan without sequences and wait for it, which gives ranks time for deferred
+        """Compute a plan without sequences and wait for it. The ranks use the pause for deferred
         work. No other plan may be in flight.
         """
         step = SubmittedPlan(self._scheduler.pause(), self._clock(), None)

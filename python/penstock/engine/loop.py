@@ -49,8 +49,8 @@ class Channel(Protocol):
 
 class Engine:
     """The engine's loop. `run` returns after SHUTDOWN, and raises the channel's error if the API
-    server is gone, WorkersLostError if ranks are lost, and UnusableError if steps keep failing or
-    the device is lost. After an error the engine's process must be replaced.
+    server has closed the connection, WorkersLostError if ranks are lost, and UnusableError if steps
+    keep failing or the device is lost. After an error the engine's process must be replaced.
     """
 
     def __init__(

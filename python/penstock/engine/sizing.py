@@ -158,7 +158,7 @@ class KvNeeds:
 
 
 def size_kv(config: EngineConfig, info: ModelInfo, loaded: Sequence[Loaded]) -> KvPlan:
-    """Size the KV pools. Raises PenstockError if the memory is too small for what the user has set,
+    """Size the KV pools. Raises PenstockError if the memory is too small for the user's settings,
     or for one block.
     """
     return plan_kv(kv_needs(config, info, loaded))

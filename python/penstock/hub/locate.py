@@ -28,7 +28,7 @@ class Located:
     served_name: str
     """Model name for clients, unless --served-model-name is given."""
     sampling: GenerationDefaults | None = None
-    """Sampling defaults that replace those of the checkpoint."""
+    """Sampling defaults that replace the checkpoint's defaults."""
 
 
 def locate(
@@ -135,7 +135,7 @@ def configuration(model: str) -> Path | None:
 
 
 def cached_configuration(model: str) -> Path | None:
-    """Like `configuration`, but only from the hub's cache on this machine."""
+    """Like `configuration`, but looks only in the hub's cache on this machine."""
     settings = hub_settings()
     named = names.parse(model, settings.endpoint)
     if named is None or named.variant is not None:

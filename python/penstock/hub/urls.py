@@ -43,7 +43,7 @@ class FromUrl:
 
 
 def of_url(text: str) -> FromUrl:
-    """Location of the file at a URL. Raises PenstockError if its name is not that of a GGUF
+    """Location of the file at a URL. Raises PenstockError if its name is not the name of a GGUF
     file.
     """
     try:

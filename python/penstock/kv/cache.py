@@ -130,8 +130,9 @@ class KvCache:
         in the pool. If `resume` is larger, the blocks up to it are loaded from tiers before the
         rest is computed.
 
-        A group with a window gets blocks for one step, and the earlier blocks that this step sees.
-        Returns False and changes nothing if a pool would keep fewer than `spare` free blocks.
+        A group with a window gets blocks for one step, and the earlier blocks that this step
+        attends to. Returns False and changes nothing if a pool would keep fewer than `spare` free
+        blocks.
         """
         first = min(max(hits, resume) * self.block_size, tokens - 1)
         shares = []

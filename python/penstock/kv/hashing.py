@@ -33,7 +33,7 @@ class HashRoot(Protocol):
 
 
 class BlockHasher:
-    """Computes the digests of blocks. A block's digest is that of its last unit."""
+    """Computes the digests of blocks. A block's digest is the digest of its last unit."""
 
     def __init__(
         self, block_size: int, identity: bytes, hash_chain: HashChain, hash_root: HashRoot

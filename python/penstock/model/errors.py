@@ -6,8 +6,8 @@ from penstock.core.errors import PenstockError, shortened
 
 
 class ModelError(PenstockError):
-    """A checkpoint that cannot be served. The message names the file, and the key, its value and
-    what is supported.
+    """A checkpoint that cannot be served. The message names the file, the key, its value, and the
+    supported values.
     """
 
     def __init__(self, file: Path, problem: str) -> None:

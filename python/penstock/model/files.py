@@ -47,8 +47,8 @@ _STARTS = (
 
 
 def impostor(file: Path) -> str | None:
-    """What a file is that is clearly no model: empty, a Git LFS pointer, a web page. None for all
-    others.
+    """Description of a file that is clearly not a model: empty, a Git LFS pointer, a web page. None
+    for all other files.
     """
     try:
         with file.open("rb") as opened:

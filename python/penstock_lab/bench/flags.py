@@ -32,7 +32,7 @@ SAMPLING: Mapping[str, type] = {
 
 
 def integer(least: int) -> Callable[[str], int]:
-    """A `type=` of argparse: an integer of at least `least`."""
+    """A `type=` function for argparse that parses an integer of at least `least`."""
 
     def parse(text: str) -> int:
         if (value := int(text)) < least:
@@ -59,7 +59,7 @@ def number(
 
 
 def positive(text: str) -> float:
-    """A `type=` of argparse: a number above 0, or inf."""
+    """A `type=` function for argparse that parses a number above 0, or inf."""
     value = float(text)
     if not value > 0:
         raise argparse.ArgumentTypeError(f"{text} is not above 0")
@@ -67,7 +67,7 @@ def positive(text: str) -> float:
 
 
 def pair(text: str) -> tuple[str, str]:
-    """A `type=` of argparse: KEY=VALUE."""
+    """A `type=` function for argparse that parses KEY=VALUE."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
@@ -75,7 +75,7 @@ def pair(text: str) -> tuple[str, str]:
 
 
 def json_object(text: str) -> dict[str, object]:
-    """A `type=` of argparse: a JSON object."""
+    """A `type=` function for argparse that parses a JSON object."""
     value = json.loads(text)
     if not isinstance(value, dict):
         raise argparse.ArgumentTypeError(f"{text} is not a JSON object")
@@ -83,7 +83,7 @@ def json_object(text: str) -> dict[str, object]:
 
 
 def percentiles(text: str) -> tuple[float, ...]:
-    """A `type=` of argparse: percentiles such as 50,99."""
+    """A `type=` function for argparse that parses percentiles such as 50,99."""
     values = tuple(float(part) for part in text.split(","))
     if not all(0 <= value <= 100 for value in values):
         raise argparse.ArgumentTypeError(f"{text}: percentiles are in 0..100")
@@ -91,7 +91,7 @@ def percentiles(text: str) -> tuple[float, ...]:
 
 
 def metrics(text: str) -> tuple[str, ...]:
-    """A `type=` of argparse: names of metrics."""
+    """A `type=` function for argparse that parses names of metrics."""
     names = tuple(part.strip() for part in text.split(","))
     if unknown := set(names) - set(block.METRICS):
         raise argparse.ArgumentTypeError(

@@ -56,7 +56,7 @@ class Latencies:
 
 
 def measure(parsed: argparse.Namespace, backend: Backend, shown: Progress) -> Latencies:
-    """Run warm-up and iterations, until Ctrl-C. PenstockError if a warm-up fails."""
+    """Run warm-up and iterations, until Ctrl-C. Raises PenstockError if a warm-up fails."""
     found, seen = Latencies(), Batch()
     try:
         planned = _batches(parsed, backend)

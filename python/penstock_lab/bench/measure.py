@@ -154,7 +154,7 @@ def _workload(
 def _warm_up(
     parsed: argparse.Namespace, target: Target, maker: PromptMaker, seed: int, progress: Progress
 ) -> None:
-    """Run the warm-up. PenstockError if no request succeeds."""
+    """Run the warm-up. Raises PenstockError if no request succeeds."""
     workload = _workload(parsed, target, maker, seed).first(parsed.num_warmups)
     load = _run(parsed, target, workload, progress, what="warm-up")
     if load.partial:

@@ -35,7 +35,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def measure(parsed: argparse.Namespace, backend: Backend) -> Batch:
-    """Run all requests as one batch, after the warm-up. PenstockError if no warm-up request
+    """Run all requests as one batch, after the warm-up. Raises PenstockError if no warm-up request
     succeeds.
     """
     maker = backend.maker()

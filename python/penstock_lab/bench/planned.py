@@ -75,7 +75,7 @@ def measure_plan(plan: Mapping[str, Any], parsed: argparse.Namespace) -> Result:
 
 
 def read_plan(path: Path) -> Mapping[str, Any]:
-    """A plan with a known schema; PenstockError for any other file."""
+    """A plan with a known schema; raises PenstockError for any other file."""
     return forms.read_plan(path, _form)
 
 

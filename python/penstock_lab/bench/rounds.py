@@ -208,7 +208,9 @@ def _figures(results: Sequence[Mapping[str, Any]]) -> Figures | None:
 
 
 def read_results(directory: Path) -> list[Mapping[str, Any]]:
-    """Rounds of an earlier run, from its directory or a file. PenstockError if there are none."""
+    """Rounds of an earlier run, from its directory or a file. Raises PenstockError if there are
+    none.
+    """
     files = sorted(directory.glob("*.json")) if directory.is_dir() else [directory]
     found = [document for file in files if (document := _round(file))]
     if not found:

@@ -89,7 +89,7 @@ class Keeper:
         self._kept = 0
 
     def prepare(self) -> None:
-        """Create the directory before the first measurement. PenstockError if that fails."""
+        """Create the directory before the first measurement. Raises PenstockError if that fails."""
         if self.directory is None:
             return
         try:
@@ -98,7 +98,7 @@ class Keeper:
             raise PenstockError(f"cannot make {self.directory}: {error.strerror}") from error
 
     def keep(self, measured: Result) -> None:
-        """Write a result without the generated texts. PenstockError if that fails."""
+        """Write a result without the generated texts. Raises PenstockError if that fails."""
         if self.directory is not None:
             result.write({**measured, "generated_texts": []}, self.directory / file_name(measured))
             self._kept += 1

@@ -173,7 +173,7 @@ def _add_runs(runs: argparse._ArgumentGroup) -> None:
 
 
 def plan(parsed: argparse.Namespace) -> Plan:
-    """The plan given by flags. InvalidValueError for impossible ones."""
+    """The plan given by flags. Raises InvalidValueError for impossible ones."""
     for flag, value, least in (
         ("--rounds", parsed.rounds, 1),
         ("--warmup-requests", parsed.warmup_requests, 0),

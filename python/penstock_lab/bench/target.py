@@ -61,8 +61,8 @@ class Address:
             ) from error
 
     def ask(self, path: str, body: object = None, *, timeout: float = FETCH_TIMEOUT) -> bytes:
-        """Send GET, or POST with `body` as JSON; returns the answer's body. NoAnswerError without a
-        connection, StatusError for a status other than 2xx.
+        """Send GET, or POST with `body` as JSON; returns the answer's body. Raises NoAnswerError
+        without a connection, StatusError for a status other than 2xx.
         """
         status, text = self._exchange("GET" if body is None else "POST", path, body, timeout)
         if not 200 <= status < 300:

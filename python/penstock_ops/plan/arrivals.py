@@ -32,8 +32,8 @@ def poisson(rate: float, count: int, isl: int, osl: int, seed: int = 0) -> list[
 
 
 def read_trace(path: Path, most: int) -> list[Arrival]:
-    """The first `most` requests of a trace. PenstockError if the file is invalid or has fewer than
-    two.
+    """The first `most` requests of a trace. Raises PenstockError if the file is invalid or has
+    fewer than two.
     """
     try:
         rows = traces.read(path).arrivals[:most]

@@ -12,7 +12,7 @@ WIDTH = 60
 MOST_BARS = 4
 BLOCKS = "█▓▒░·"
 ASCII = "#=+-."
-"""Characters of the parts in the order of NAMES."""
+"""Characters of a bar's parts, in the order of NAMES."""
 NAMES = ("weights", "KV", "activations", "reserve", "free")
 
 

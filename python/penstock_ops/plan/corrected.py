@@ -55,7 +55,8 @@ def corrected(subject: Subject, target: Target, speed: Speed, paths: Sequence[Pa
     band covers the deviations from this median. The time to first token (TTFT) becomes known: its
     part outside steps is the median over the measurements.
 
-    PenstockError for a file that is not a plan's result, or is for another model or accelerator.
+    Raises PenstockError for a file that is not a plan's result, or is for another model or
+    accelerator.
     """
     runs = [
         _measured(path, number, row, subject, target, speed)

@@ -107,7 +107,7 @@ def _apart(spec: DecoderSpec, grid: Grid, rank: int) -> list[tuple[Matrix, int]]
 
 
 def grid(spec: DecoderSpec, cut: Cut) -> Grid:
-    """The points at which Penstock's engine divides heads, columns, experts and layers.
+    """The points at which Penstock's engine divides heads, columns, experts and layers. Raises
     InvalidValueError for too many ranks.
     """
     if cut.by_experts and spec.experts is None:

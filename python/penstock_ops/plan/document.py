@@ -63,7 +63,9 @@ class Request:
 def document(
     request: Request, found: Found, offered: Sequence[Offer] = (), dearer: Sequence[Dearer] = ()
 ) -> dict[str, Any]:
-    """The content of plan.yaml. PenstockError if no deployment on the target meets the goal."""
+    """The content of plan.yaml. Raises PenstockError if no deployment on the target meets the
+    goal.
+    """
     if found.choice is None:
         why = closest(found) or "no device was tried"
         raise PenstockError(f"nothing on {request.target.on} holds the goal; {why}")
@@ -164,8 +166,8 @@ def chosen(trial: Trial, request: Request, length: int) -> dict[str, Any]:
 
 
 def fraction(candidate: Candidate, request: Request) -> float | None:
-    """Share of the device memory that the engine may use, as in its flag: as asked for, else as
-    proposed. None if the engine has no such flag.
+    """Share of the device memory that the engine may use, in the form of its flag: the requested
+    share, else the proposed one. None if the engine has no such flag.
     """
     load = replace(request.load, chunk=candidate.chunk)
     device, spec = request.target.accelerator, request.subject.spec

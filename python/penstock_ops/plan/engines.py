@@ -35,7 +35,7 @@ graphs.
 LARGE_GPU = 60_000 * MIB
 FREE = 6 * GIB
 """Bytes that a proposed fraction of SGLang leaves free on a large GPU after its start. SGLang's
-"Hyperparameter tuning" asks for 5 to 8 GB, in which the activations of prompts live.
+"Hyperparameter tuning" recommends 5 to 8 GB, which hold the activations of prompts.
 """
 SGLANG_GRAPH, VLLM_GRAPH = MIB, 0.45 * MIB
 """Bytes of the CUDA graph of one layer for one batch size: 1.34 GiB of 61 layers and 23 sizes in
@@ -101,8 +101,8 @@ class Engine:
     paced: bool = False
     """Whether the engine limits the prompt tokens of a step, which bounds the delay of decodes."""
     fraction: Fraction = _no_fraction
-    """The value of the engine's flag for its share of the device memory: as asked for, else
-    proposed. None if the engine has no such flag.
+    """The value of the engine's flag for its share of the device memory: the requested value, else
+    a proposed one. None if the engine has no such flag.
     """
 
     def refuses(self, spec: DecoderSpec, cut: Cut, per_node: int) -> str:

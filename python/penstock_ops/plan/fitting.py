@@ -38,7 +38,9 @@ class Placement:
     by_requests: bool = False
 
     def memory(self, cut: Cut) -> Memory:
-        """Memory of this partition. InvalidValueError for more ranks than heads or layers."""
+        """Memory of this partition. Raises InvalidValueError for more ranks than heads or
+        layers.
+        """
         subject, device = self.subject, self.target.accelerator
         return plan_memory(
             subject.spec, subject.weights, device, cut, self.rules, self.load, self.kv
@@ -63,8 +65,8 @@ class Remedy:
 
 def fit(placement: Placement) -> Memory:
     """Memory of the requested partition, else of the smallest one that fits: powers of two and
-    whole nodes first. If none fits: of the one on the most devices. PenstockError if the engine
-    accepts no partition.
+    whole nodes first. If none fits: of the one on the most devices. Raises PenstockError if the
+    engine accepts no partition.
     """
     spec, per_node = placement.subject.spec, placement.target.per_node
     if placement.cut is not None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Use = Literal["reserve", "activations", "free"]
-"""What a line's bytes are for: buffers and other memory of the engine, the hidden states of a step,
-or other programs.
+"""Use of a line's bytes: buffers and other memory of the engine, the hidden states of a step, or
+other programs.
 """
 
 

@@ -163,7 +163,7 @@ def plan_memory(
     load: Load,
     kv: str = "bf16",
 ) -> Memory:
-    """Memory of each rank of a replica: weights, the engine's needs, and room for KV.
+    """Memory of each rank of a replica: weights, the engine's needs, and room for KV. Raises
     InvalidValueError for more ranks than heads or layers.
     """
     return sized(spec, weights, device, cut, kv).beside(engine.rule(spec, device, cut, load))

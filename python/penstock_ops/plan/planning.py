@@ -156,7 +156,7 @@ def run_goal(
 def _failed(
     question: Question, found: Found, others: Sequence[Dearer], workload: Mapping[str, Any]
 ) -> list[str]:
-    """Lines about a goal that nothing meets: what is missing, and what would help."""
+    """Lines about a goal that no deployment meets: the shortfall, and changes that would help."""
     verdict = fails(question, found)
     if not found.lost:
         verdict = _misfit(question) or verdict

@@ -119,7 +119,7 @@ def measure(subject: Subject, said: Callable[[str], None] = lambda _: None) -> P
     """Load the model and measure its steps, then serve it and measure the server's overhead. `said`
     is called with lines about progress.
 
-    PenstockError if there are no weights, no backend runs the model, or no server starts.
+    Raises PenstockError if there are no weights, no backend runs the model, or no server starts.
     """
     profile = measure_steps(subject, said)
     extra = measure_extra(subject, profile.seconds, said)
@@ -340,8 +340,8 @@ def medians(rounds: Sequence[Profile]) -> Profile:
 
 def settled(counts: Sequence[int], times: Sequence[Sequence[float]]) -> tuple[Curve, float]:
     """The `after` and `remains` of a profile. `times` has the seconds of the decode steps after a
-    prompt, for each of `counts` decodes. A step's additional time is what it takes beyond the mean
-    of the last quarter of the steps; it is modelled as decaying geometrically.
+    prompt, for each of `counts` decodes. A step's additional time is the excess over the mean of
+    the last quarter of the steps. The model assumes that it decays geometrically.
     """
     firsts, sums = [], []
     for each in times:

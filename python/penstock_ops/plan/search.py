@@ -48,7 +48,7 @@ below the average.
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What a deployment must achieve: serve these arrivals within these latency bounds."""
+    """Goal of a deployment: serve these arrivals within these latency bounds."""
 
     arrivals: tuple[Arrival, ...]
     """Requests to all replicas together, in order of time. They are distributed round-robin."""

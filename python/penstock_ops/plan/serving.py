@@ -68,8 +68,8 @@ NOTHING = Extra(0.0, 0.0)
 
 
 def measure_extra(subject: Subject, expected: Expected, said: Callable[[str], None]) -> Extra:
-    """Serve the model and time concurrent streams. PenstockError if the server does not start, or
-    if a request fails.
+    """Serve the model and time concurrent streams. Raises PenstockError if the server does not
+    start, or if a request fails.
     """
     said("starting a server")
     with tempfile.TemporaryDirectory(prefix="penstock-plan-") as logs:

@@ -110,7 +110,7 @@ class StepModel:
         self, stage: Stage, decodes: float, context: float, prefill: float, pairs: float = 0.0
     ) -> float:
         """Seconds of one stage in a step. `context` is the average number of tokens that a decode
-        sees.
+        attends to.
         """
         read = self.bytes_read(stage, decodes, context, prefill)
         work = self.operations(stage, decodes, context, prefill, pairs)

@@ -50,7 +50,7 @@ SIZE = Bytes(1, 1 << 50)
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Rates and sizes of the target as the user knows them; None for the defaults above."""
+    """Rates and sizes of the target given by the user; None for the defaults above."""
 
     storage: float | None = None
     """GB per second that a node reads from the volume with the weights."""
@@ -74,7 +74,7 @@ def add_rates(group: argparse._ArgumentGroup) -> None:
 
 
 def rates_of(parsed: argparse.Namespace) -> Rates:
-    """The rates and sizes given by flags. InvalidValueError if one is invalid."""
+    """The rates and sizes given by flags. Raises InvalidValueError if one is invalid."""
     image = parsed.image_size
     try:
         size = SIZE.parse(image) if image is not None else None

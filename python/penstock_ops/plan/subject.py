@@ -105,7 +105,7 @@ def read_subject(name: str, weights: str | None = None) -> Subject:
 
 def of_catalogue(entry: Entry, weights: str | None = None) -> Subject:
     """The model of an entry of the catalogue. Raises PenstockError as read_subject does."""
-    # No path: nothing on this machine is read beside an entry.
+    # Not a real path: no file on this machine accompanies a catalogue entry.
     file = Path(f"catalogue:{entry.name}") / CONFIG
     read = _subject(file, dict(entry.config), dict(entry.quantised), weights)
     note = (
@@ -123,7 +123,7 @@ def _of_hub(name: str, directory: Path, weights: str | None) -> Subject:
 
 
 def _is_file_of_alias(name: str) -> bool:
-    """Whether a name is an alias whose file is on this machine, or in no hub."""
+    """Whether a name is an alias whose file is on this machine, or not on any hub."""
     return name in ALIASES and (isinstance(ALIASES[name], Packaged) or is_here(name))
 
 
@@ -134,7 +134,7 @@ def _located(name: str) -> Path:
         if name in ALIASES:
             raise
         close = hint(name)
-        # A model of the catalogue is closer than an alias: one suggestion is enough.
+        # The catalogue's suggestion is closer than the alias, and one suggestion is enough.
         text = str(error).partition("; did you mean ")[0] if close else str(error)
         raise PenstockError(f"{text}, nor is it in `penstock plan --list-models`{close}") from error
 
@@ -156,8 +156,8 @@ def _read_config(file: Path, weights: str | None) -> Subject:
 def _subject(
     file: Path, raw: dict[str, object], quantised: dict[str, object], weights: str | None
 ) -> Subject:
-    """The model of a config.json with the content `raw`. `file` is where errors say that it is,
-    `quantised` the content of the file MODELOPT beside it.
+    """The model of a config.json with the content `raw`. `file` is its location for errors,
+    `quantised` the content of the file MODELOPT next to it.
     """
     values = text_part(raw)
     config = Fields(file, values)
@@ -250,7 +250,7 @@ def _header_bytes(file: Path) -> int:
 
 
 def _read_gguf(name: str, path: Path) -> Subject:
-    """The model in a GGUF file. ModelError for an architecture without a model family."""
+    """The model in a GGUF file. Raises ModelError for an architecture without a model family."""
     info = load_model(path)
     rows = cast("Sequence[TensorRow]", native_reader(str(path))["tensors"])
     return Subject(

@@ -21,8 +21,8 @@ MOST_OTHERS = 5
 def summary(
     plan: Mapping[str, Any], request: Request, memory: Memory, offered: Sequence[Offer], marks: str
 ) -> list[str]:
-    """Lines about the plan, the verdict first. `memory` is that of the choice, `marks` are the
-    characters of bars.
+    """Lines about the plan, the verdict first. `memory` is the memory of the chosen deployment,
+    `marks` are the characters of bars.
     """
     return [
         _verdict(plan, request),
@@ -64,7 +64,9 @@ def _verdict(plan: Mapping[str, Any], request: Request) -> str:
 
 
 def _predicted(plan: Mapping[str, Any], key: str) -> str:
-    """A prediction with its limit. Means and the like are not in the plan's predictions."""
+    """A prediction with its limit. Means and similar statistics are not in the plan's
+    predictions.
+    """
     limit = plan["slo"].get(key)
     bound = f", limit {limit:,g}" if limit else ""
     values = plan["predictions"].get(key)

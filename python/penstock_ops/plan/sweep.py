@@ -48,7 +48,7 @@ def add_sweep(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A deployment, its predicted loads, and those of them that were measured."""
+    """A deployment, its predicted loads, and the measured ones among them."""
 
     title: str
     rows: Sequence[Row]

@@ -1,4 +1,4 @@
-"""Tables about a model's memory: what takes it, and how many sequences fit."""
+"""Tables about a model's memory: its uses, and how many sequences fit."""
 
 from __future__ import annotations
 

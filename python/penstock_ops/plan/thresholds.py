@@ -1,5 +1,5 @@
-"""The least performance of the hardware with which a plan holds, for checks before and during
-serving, and the load at which another replica is needed.
+"""The minimum hardware performance at which a plan's predictions hold, for checks before and during
+serving. Also the load at which another replica is needed.
 
 `expected` is the value that the plan assumes. Below `needed`, the plan's bound on TPOT is missed:
 this value alone then uses up the margin between the prediction and the bound.
@@ -101,8 +101,8 @@ def _seen(trial: Trial, goal: Goal) -> float:
 
 
 def operating_point(trial: Trial, goal: Goal) -> tuple[float, float]:
-    """(average number of sequences that decode at once, but at least 1; average number of tokens
-    that each sees) in the simulation.
+    """Average number of sequences that decode at once (but at least 1), and average number of
+    tokens that each attends to, in the simulation.
     """
     outcome = trial.outcome
     decoding = sum(each.end - each.first for each in outcome.served)

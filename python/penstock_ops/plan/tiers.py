@@ -65,7 +65,7 @@ def keeps(memory: Memory) -> bool:
 
 
 def store(tier: Tier, memory: Memory, target: Target) -> Store:
-    """The share of a tier that one replica has. InvalidValueError if its rate is unknown."""
+    """The share of a tier that one replica has. Raises InvalidValueError if its rate is unknown."""
     devices = min(target.per_node, target.count)
     growth = max(rank.growth for rank in memory.ranks)
     rate = tier.rate * 1e9 / devices if tier.rate else target.accelerator.pcie

@@ -1,5 +1,5 @@
-"""Plans in words: whether and how a model fits, what else was tried, and what to change if nothing
-fits.
+"""Text of a plan: whether and how a model fits, the alternatives that were tried, and changes that
+would help if nothing fits.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def fails(question: Question, found: Found) -> str:
 
 
 def suggestions(title: str, found: Sequence[Remedy]) -> list[str]:
-    """Lines with what to change, in columns."""
+    """Lines with suggested changes, in columns."""
     rows = [(f"  {each.flags}", _reached(each)) for each in found]
     return [title, *columns(rows, left=(0, 1))] if found else []
 

@@ -18,8 +18,8 @@ from penstock._native import PromptBudget
 from penstock_ops.plan.prefixes import Prefixes
 
 StepTime = Callable[[float, float, float, float], float]
-"""Function (number of decodes, average tokens that each sees, prompt tokens, pairs of a prompt
-token and a token before its chunk) -> seconds of the step.
+"""Function (number of decodes, average tokens that each attends to, prompt tokens, pairs of a
+prompt token and a token before its chunk) -> seconds of the step.
 """
 Settling = Callable[[float, float], float]
 """Function (number of decodes, number of steps since one with prompt tokens) -> additional seconds
@@ -146,7 +146,7 @@ class Replica:
         """
         self._held = self._decoded = self._number = 0
         self._context = 0.0
-        """Number of tokens that all decodes see, in total."""
+        """Total number of tokens that all decodes attend to."""
         self._now = self._busy = 0.0
         self._pacing = PromptBudget()
 
@@ -253,14 +253,16 @@ class Replica:
             self._begin(self._prompts.popleft())
 
     def _budget(self, decodes: int) -> int:
-        """Maximum number of prompt tokens in the step. It is 0 now and then, so that pacing can
-        measure the time of the decodes alone.
+        """Maximum number of prompt tokens in the step. Occasionally 0, so that pacing can measure
+        the time of decodes without prompts.
         """
         most = max(self._limits.chunk - decodes, 1)
         return self._pacing.tokens(decodes, most) if self._limits.paced else most
 
     def _shares(self, budget: int) -> list[int]:
-        """Number of tokens that the step computes of each prompt, oldest first, within `budget`."""
+        """Number of tokens of each prompt that the step computes, oldest prompt first, within
+        `budget`.
+        """
         shares = []
         for prompt in self._prompts:
             if budget <= 0:

@@ -37,7 +37,7 @@ class Copies(Protocol):
     """
 
     def pin(self, size: int) -> Tensor:
-        """Allocate `size` bytes of pinned host memory. PenstockError if that fails."""
+        """Allocate `size` bytes of pinned host memory. Raises PenstockError if that fails."""
 
     def unpin(self, memory: Tensor) -> None:
         """Unpin the memory that `pin` returned. No copy from or to it may be in flight."""

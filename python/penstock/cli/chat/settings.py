@@ -15,8 +15,8 @@ Number = int | float
 
 @dataclass(frozen=True)
 class Setting:
-    """A number sent with each request. `fits` tells whether a value is valid, and `range` describes
-    the valid values in words.
+    """A number sent with each request. `fits` returns whether a value is valid, and `range`
+    describes the valid values in words.
     """
 
     kind: type[int] | type[float]

@@ -16,9 +16,10 @@ creation in nanoseconds.
 def forget_graph_semaphores(since: int, maps: Path = MAPS, memory: Path = MEMORY) -> list[str]:
     """Unlink the semaphores of a compiled graph, once the graph has run; returns their names.
 
-    Processes that have them open keep using them; the last one frees them when it ends. This
-    function removes the semaphores that this process has open. It also removes those that the same
-    Ray processes created since `since` (nanoseconds), because Ray leaves some unopened.
+    Processes that have such a semaphore open can still use it; the kernel frees it when the last of
+    them ends. This function removes the semaphores that this process has open. It also removes
+    those that the same Ray processes created since `since` (nanoseconds), because this process has
+    not opened all of them.
     """
     parts = [line.split() for line in maps.read_text().splitlines()]
     opened = {

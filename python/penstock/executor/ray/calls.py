@@ -205,7 +205,7 @@ class Graph:
 
     def _hand_out(self, column: int, answer: bytes) -> None:
         """Give the answer of the last stage's rank `column` to its `GraphAnswers`. A failure counts
-        for the failed rank and those of later stages, which had no input.
+        for the failed rank and for the ranks of later stages, which had no input.
         """
         failed = decode_answer(answer) if is_failed(answer) else None
         if isinstance(failed, Failed):

@@ -101,7 +101,7 @@ def open_edges(
     `close_files` once the graph is compiled.
     """
     gpus = backend in GPU_BACKENDS
-    # Each rank on Ray sees only its own device.
+    # Each Ray actor can use only its own device, whose index is therefore 0.
     device = f"{backend}:0" if gpus else "cpu"
     prepared = [
         handle.__ray_call__.remote(prepare, device, overlap, buffer_bytes)

@@ -83,8 +83,8 @@ def assign(
 
 
 def shortage(cluster: Cluster, layout: RankLayout, strategy: str, rank: Mapping[str, int]) -> str:
-    """One line for an error: what the ranks need, what the cluster has, and the remedy. `rank` has
-    the resources that each rank needs.
+    """One line for an error: needs of the ranks, resources of the cluster, and the remedy. `rank`
+    has the resources that each rank needs.
     """
     nodes = cluster.nodes()
     least = {"spread": 1, "pack": 1, "strict-pack": 1, "strict-spread": layout.pp}[strategy]

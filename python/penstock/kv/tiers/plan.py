@@ -83,8 +83,8 @@ def chunks_to_probe(digests: Sequence[bytes], first: int, per_chunk: int) -> lis
 
 
 def tails_to_probe(digests: Sequence[bytes], chunk: int, per_chunk: int) -> list[Chunk]:
-    """Tails that may be stored instead of chunk number `chunk`: its leading blocks,
-    longest first.
+    """Partial chunks (tails) that a tier may have instead of the full chunk number `chunk`: its
+    leading blocks, longest first.
     """
     start = chunk * per_chunk
     most = min(per_chunk - 1, len(digests) - start)

@@ -15,7 +15,7 @@ PLACED = 60.0
 
 
 class Echo:
-    """An actor that returns what it gets."""
+    """An actor that returns each message unchanged."""
 
     def echo(self, message: bytes) -> bytes:
         return message

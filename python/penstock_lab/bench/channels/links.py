@@ -10,9 +10,7 @@ from penstock._native import RingReader, RingWriter, Stream
 PATIENCE = 60.0
 """Seconds without a message after which a link is broken."""
 SLOTS = 2
-"""Messages in flight on a ring. One would be enough, but a ring's size is a power of two greater
-than one.
-"""
+"""Messages in flight on a ring: a power of two. One message would be enough here."""
 
 
 class Link(Protocol):

@@ -38,7 +38,7 @@ class Place:
     far: Sequence[str] = ()
     """Words before a worker's command, such as `ip netns exec NAME` or `ssh HOST`."""
     address: str = "127.0.0.1"
-    """This process's address, as workers see it."""
+    """This process's address from the workers' side."""
     far_address: str = "127.0.0.1"
 
 

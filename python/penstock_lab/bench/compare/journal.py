@@ -51,7 +51,7 @@ class Journal:
         return path
 
     def trouble(self, line: str) -> None:
-        """Record a problem that readers of the numbers must know."""
+        """Record a problem that affects the numbers, for readers of the report."""
         self.troubles.append(self._hide(line))
         self._write_comparison()
 

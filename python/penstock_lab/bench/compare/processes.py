@@ -179,8 +179,8 @@ class ProcessTree:
                 os.kill(pid, number)
 
     def stop(self) -> None:
-        """Suspend the processes of the tree, parents first, so that no parent sees a child
-        stall.
+        """Suspend the processes of the tree, parents first. In the reverse order a parent could
+        observe a stalled child.
         """
         pids = self.pids()
         self._signal(signal.SIGSTOP, pids)
@@ -209,7 +209,9 @@ class ProcessTree:
         _settle(left, ENDED)
 
     def _births(self) -> dict[int, str]:
-        """Start time by pid for each process of the tree; an empty text for one that is gone."""
+        """Start time by pid for each process of the tree; an empty text for a process that has
+        ended.
+        """
         return {pid: _birth(pid) for pid in self.pids()}
 
 

@@ -40,7 +40,7 @@ class FileOptions:
 
     def take(self, requests: Iterable[Request], seed: int) -> list[Request]:
         """The first `num_prompts` requests. If there are fewer, random ones are repeated when
-        `oversample` is set. PenstockError if there are none.
+        `oversample` is set. Raises PenstockError if there are none.
         """
         taken = list(islice(requests, self.num_prompts or None))
         if not taken:

@@ -36,8 +36,8 @@ class PromptMaker:
     available.
     """
     count_chat: CountChat | None = None
-    """Function for the number of tokens of a conversation in the chat template; its result is None
-    if it cannot tell.
+    """Function for the number of tokens of a conversation in the chat template. Its result is None
+    if the number is unknown.
     """
 
     @property

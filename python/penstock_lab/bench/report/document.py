@@ -100,7 +100,7 @@ class Headline:
     figure: str
     """The number with its unit, such as `1.42×`."""
     caption: str
-    """What the number means."""
+    """Meaning of the number."""
     text: str
     partial: bool = False
 

@@ -72,7 +72,7 @@ def linear_wide(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def linear_triton(x: Tensor, matrix: Matrix) -> Tensor:
-    """The product as a grouped product, with one expert that has all rows."""
+    """Computes the product as a grouped product with a single expert, to which all rows belong."""
     ends = torch.full((1,), len(x), dtype=torch.int32, device=x.device)
     return grouped_product(x, _only(matrix), ends)
 

@@ -21,7 +21,9 @@ class Beside:
     rows: Tensor
     """[rows, hidden]"""
     gate: Tensor | None = None
-    """[rows] f32: a gate logit, whose sigmoid multiplies the rows; None: no gate."""
+    """[rows] f32: logit of the shared expert's gate; its sigmoid multiplies the rows. None without
+    a gate.
+    """
 
 
 def gather(x: Tensor, order: Tensor, each: int, factors: Tensor | None = None) -> Tensor:

@@ -2,7 +2,7 @@
 stored form (quantised or plain).
 
 The rows of an expert are contiguous in the order of `sort_by_expert`. The grid has the maximum
-number of row tiles, because only the device knows where each expert's rows end. There a program
+number of row tiles, because the end of each expert's rows is known only on the device. A program
 finds its expert from these ends.
 """
 
@@ -153,8 +153,8 @@ ones by the L2 cache, from which a wide tile reads the same rows half as often."
 
 def registers(x: Tensor, form: str, rows: int) -> dict[str, int]:
     """Register limit per thread with which two programs fit on a multiprocessor of compute
-    capability 9.x: one decodes while the other multiplies. The register spills are outside of the
-    loop.
+    capability 9.x: one dequantises while the other multiplies. Registers are spilled only outside
+    the loop.
     """
     wide = form == "mxfp4" and rows == WIDEST and x.element_size() == 2
     return {"maxnreg": 128} if wide and hopper(x.device) else {}

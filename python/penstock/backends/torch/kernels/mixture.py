@@ -1,5 +1,5 @@
-"""A mixture of experts for few rows, in two kernels after `router.py`: gate and up of the selected
-experts, then the weighted sum of their outputs.
+"""A mixture of experts for few rows. After the router (`router.py`), one kernel computes gate and
+up of the selected experts, and another one the weighted sum of their outputs.
 
 Each choice of a row reads its expert's matrices independently, as `skinny.py` reads a matrix: rows
 are neither sorted by expert nor copied. If two rows select the same expert, the second read hits

@@ -249,7 +249,9 @@ def _pairs(first, at, own, HALF: tl.constexpr):
 
 @jit
 def _weights(q_norm, k_norm, head, at, own, HQ: tl.constexpr, HALF: tl.constexpr):
-    """Norm weights of a query or key head, and those of the other element of each pair."""
+    """Norm weights of a query or key head: the weight of each element, and the weight of the other
+    element of its pair.
+    """
     query, other_query = _pairs(q_norm, at, own, HALF)
     key, other_key = _pairs(k_norm, at, own, HALF)
     return tl.where(head < HQ, query, key), tl.where(head < HQ, other_query, other_key)

@@ -30,7 +30,7 @@ LAST = 0
 WAIT_S = 60.0
 """Timeout in seconds of one wait for the native mover's answers; the thread then waits again."""
 GRACE_S = 10.0
-"""Additional seconds for copies in flight at shutdown, after the time for stores has passed."""
+"""Additional seconds for copies in flight at shutdown, after the time limit for stores."""
 MOVEMENTS = (TransferKind.LOAD, TransferKind.STORE)
 REMOVALS = (TransferKind.REMOVE, TransferKind.CLEAR)
 Answers = SimpleQueue[TransferResult | Exception]

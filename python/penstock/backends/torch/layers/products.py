@@ -56,8 +56,8 @@ def mixture_key(
 
 
 def bucket(rows: int) -> int:
-    """The row count whose measurement applies to `rows` (at most `MOST_ROWS`): the smallest in
-    BUCKETS that is not smaller.
+    """The measured row count that applies to `rows` (at most `MOST_ROWS`): the smallest entry of
+    BUCKETS that is at least `rows`.
     """
     return next(each for each in BUCKETS if each >= rows)
 

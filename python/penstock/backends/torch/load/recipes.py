@@ -217,7 +217,7 @@ class Source:
         return self.uploads.send(host)
 
     def settle(self) -> None:
-        """Finish pending reads. Work launched on the device afterwards sees the contents of all
+        """Finish pending reads. Work launched on the device afterwards can read the contents of all
         requested matrices.
         """
         if self.uploads is not None:
@@ -316,8 +316,8 @@ def _or_all(part: range | None, whole: int) -> range:
 
 
 def of_expert(recipe: Recipe, expert: int) -> Recipe:
-    """The recipe of one expert: of its own tensor by name, or of its entry in a tensor that stacks
-    all experts.
+    """The recipe of one expert, from the expert's own tensor (by name) or from an entry of a tensor
+    that stacks all experts.
     """
     if EXPERT not in recipe.tensor:
         return replace(recipe, expert=expert)

@@ -71,11 +71,11 @@ class Reads(Protocol):
         """
 
     def send(self, small: Tensor) -> Tensor:
-        """Copy a host tensor to the device. All work launched later sees it."""
+        """Copy a host tensor to the device. Work launched afterwards can read the copy."""
 
     def settle(self) -> None:
-        """Finish all requests; device work launched later sees the data. PenstockError names the
-        file, the tensor and the offset of a failed read.
+        """Finish all requests; device work launched later can read the data. PenstockError names
+        the file, the tensor and the offset of a failed read.
         """
 
 
@@ -115,7 +115,7 @@ class Way(Protocol):
         """Called when the piece has been read."""
 
     def send(self, small: Tensor) -> Tensor:
-        """Copy a small host tensor to the device. Work launched later sees it."""
+        """Copy a small host tensor to the device. Work launched afterwards can read the copy."""
 
 
 class InPlace:
@@ -134,7 +134,7 @@ class InPlace:
         return _target(part, self.device)
 
     def arrived(self, piece: Piece, memory: Tensor) -> None:
-        """No-op: the readers have written to the destination already."""
+        """No-op: the readers have already written to the destination."""
 
     def send(self, small: Tensor) -> Tensor:
         return small

@@ -191,8 +191,8 @@ def host() -> str:
 
 
 def obstacle(facts: list[dict[str, Any]], rank: int) -> str:
-    """The reason why ranks with these `own_facts` cannot use symmetric memory, as rank `rank` sees
-    it; empty if they can.
+    """Reason why ranks with these `own_facts` cannot use symmetric memory, from the view of rank
+    `rank`; empty if they can.
     """
     hosts, gpus = ({fact[what] for fact in facts} for what in ("host", "gpu"))
     if not facts[0]["at"]:

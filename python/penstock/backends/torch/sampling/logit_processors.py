@@ -158,7 +158,7 @@ class RuledRow:
     rules: Rules
     position: int
     drafts: Sequence[int]
-    """Draft tokens between the end of the output and this row."""
+    """Draft tokens that precede this row and follow the sequence's output."""
 
 
 def _entries(tokens: list[array[int]], values: Sequence[array[float]] = ()) -> list[array[int]]:

@@ -1,10 +1,11 @@
 """Warm-up: steps before the first request, with the peak memory of any later step.
 
-The KV pools of a GPU get the memory that these steps leave, so they cover every kind of peak: the
-most rows in the most sequences with full block tables, sampling with all options that a request can
-set, pooled vectors of whole prompts. They also compile kernels. Prefill kernels have tile sizes
-that depend on the number of rows: prompts double in length to cover them. Decode has a merge kernel
-for each number of splits: steps of one row with increasingly wide block tables cover them.
+The KV pools of a GPU get the memory that these steps leave. The steps therefore cover every kind of
+peak: the most rows in the most sequences with full block tables, sampling with all options that a
+request can set, pooled vectors of whole prompts. They also compile kernels. Prefill kernels have
+tile sizes that depend on the number of rows: prompts of doubling length cover them. Decode has a
+merge kernel for each number of splits: steps of one row with increasingly wide block tables cover
+them.
 """
 
 from __future__ import annotations
@@ -131,8 +132,8 @@ def _draw(model: Model, slots: DeviceSlots, x: Tensor) -> None:
 
 
 def _rules(vocab: int) -> Rules:
-    """Logit processors of all kinds, with the maximum number of tokens with which those of
-    HEAD_ROWS rows are still applied in one pass.
+    """Logit processors of all kinds, with as many tokens as one pass can apply for HEAD_ROWS
+    rows.
     """
     seen = range(min(vocab, ENTRIES // HEAD_ROWS - OTHERS))
     params = {

@@ -26,7 +26,9 @@ from penstock.backends.torch.layers.model import Model
 from penstock.backends.torch.runtime import kind_of, runtime
 
 Key = tuple[int, bool]
-"""Identifies a graph among those of its kind: its number of rows, and whether it samples tokens."""
+"""Identifies a graph among the graphs of one kind: its number of rows, and whether it samples
+tokens.
+"""
 
 log = logging.getLogger(__name__)
 

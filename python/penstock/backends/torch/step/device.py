@@ -60,8 +60,8 @@ class Device(Protocol):
         """
 
     def mark(self) -> Callable[[], bool]:
-        """Return a function that tells whether all work launched up to now is done. Called from
-        within work.
+        """Return a function whose result is True once all work launched up to now is done. Called
+        from within work.
         """
 
     @property

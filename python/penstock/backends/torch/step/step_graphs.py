@@ -32,7 +32,7 @@ class StepGraphs:
         flash: FlashInfer | None,
         capture: Capture,
     ) -> StepGraphs:
-        """Graphs of steps of up to `tokens` tokens. With FlashInfer, steps with prompts have no
+        """The graphs of steps of up to `tokens` tokens. With FlashInfer, steps with prompts use no
         graphs.
         """
         decodes = DecodeGraphs(model, slots, flash)
