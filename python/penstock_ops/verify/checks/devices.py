@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from penstock_ops.verify.checks import nvidia, pci
 from penstock_ops.verify.checks.check import NodeCheck
 from penstock_ops.verify.evidence import Snapshot
+from penstock_ops.verify.expected import of_accelerator
 from penstock_ops.verify.finding import Bound, Finding, Layer, Status
 from penstock_ops.verify.needs import Needs
 
@@ -41,17 +42,30 @@ def judge(check: NodeCheck, node: Snapshot, needs: Needs) -> Iterator[Finding]:
         cause=FALLEN,
         remedy=f"{RESET}; in a pod, request the devices of the plan",
     )
-    if needs.accelerator:
+    # Hardware of the user's own has names that no driver reports.
+    if of_accelerator(needs.accelerator):
         for gpu in inventory.gpus:
-            if gpu.accelerator and gpu.accelerator != needs.accelerator:
-                yield check.finding(
-                    node,
-                    Status.FAIL,
-                    f"{gpu.product}, the plan is for {needs.accelerator}",
-                    device=gpu.bus_id,
-                    cause="another type of node than the plan's",
-                    remedy="choose nodes of the planned type, or plan again with --on",
-                )
+            if gpu.accelerator != needs.accelerator:
+                yield _other_type(check, node, needs, gpu)
+
+
+def _other_type(check: NodeCheck, node: Snapshot, needs: Needs, gpu: nvidia.Gpu) -> Finding:
+    if not gpu.accelerator:
+        return check.finding(
+            node,
+            Status.UNKNOWN,
+            f"unknown product {gpu.product!r}, the plan is for {needs.accelerator}",
+            device=gpu.bus_id,
+            remedy="compare the two by hand; plan for hardware of your own with --on FILE.yaml",
+        )
+    return check.finding(
+        node,
+        Status.FAIL,
+        f"{gpu.product}, the plan is for {needs.accelerator}",
+        device=gpu.bus_id,
+        cause="another type of node than the plan's",
+        remedy="choose nodes of the planned type, or plan again with --on",
+    )
 
 
 def _other_vendor(check: NodeCheck, node: Snapshot, needs: Needs) -> list[Finding]:

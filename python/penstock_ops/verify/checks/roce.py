@@ -18,6 +18,8 @@ from penstock_ops.verify.sources import Files
 TYPES = Files("gid-type", f"{hca.PORTS}/gid_attrs/types/*")
 ADDRESSES = Files("gid", f"{hca.PORTS}/gids/*")
 INTERFACES = Files("gid-interface", f"{hca.PORTS}/gid_attrs/ndevs/*")
+MOST_MTU = 65536
+"""The loopback interface's, which is the largest."""
 MTU = Files("mtu", "/sys/class/net/*/mtu")
 TYPE = re.compile(r"IB/RoCE v1|RoCE v2")
 ADDRESS = re.compile(r"[0-9a-f]{4}(:[0-9a-f]{4}){7}")
@@ -77,9 +79,12 @@ def _mtu(check: NodeCheck, node: Snapshot, port: str, interface: str) -> Finding
     text = node[MTU.name].files.get(path)
     if not interface or text is None:
         raise ParseError(1, interface, f"an interface of the port {port} in /sys/class/net")
+    mtu = only_whole(text, path)
+    if mtu > MOST_MTU:
+        raise ParseError(1, text.strip(), f"an MTU of at most {MOST_MTU} bytes", path)
     return check.measured(
         node,
-        only_whole(text, path),
+        mtu,
         of_node("roce_mtu").bound(),
         f"MTU of {interface}",
         device=port,
