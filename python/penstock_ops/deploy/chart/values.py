@@ -11,6 +11,8 @@ from penstock_ops.deploy.settings import Front, Scaling, Settings
 from penstock_ops.deploy.volumes import EPHEMERAL, KEPT, MODES
 
 Schema = dict[str, Any]
+UNKNOWN_PULL = "3600"
+"""Seconds that pods wait for a download, if only the chart's user names one."""
 
 
 def values(settings: Settings) -> dict[str, Any]:
@@ -42,7 +44,7 @@ def values(settings: Settings) -> dict[str, Any]:
             "accessMode": known.volumes.mode,
             "perPod": settings.volume.own,
             "perPodClaim": known.volumes.own_claim,
-            "pullTimeout": known.volumes.pull_limit,
+            "pullTimeout": known.volumes.pull_limit if known.pull else UNKNOWN_PULL,
         },
         "claimTemplates": known.volumes.templates,
         "kernels": known.compiles,
