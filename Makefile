@@ -175,9 +175,9 @@ serve: runnable ## serve the default model on PORT (8000) until Ctrl-C
 	@exec $(BIN)/penstock serve smollm2 --port $(PORT)
 
 # All suites run even when one fails, so that one run shows everything; the summary decides the exit status. Three run at
-# a time, because tests of servers mostly wait: the longest first, which has the processors before the others. Tests that
-# look for memory that ranks left behind are all in SERVERS or the torch backend's, because another suite's ranks would
-# be found too.
+# a time, because tests of servers mostly wait: the longest first, which has the processors before the others. Rust's
+# tests print as they run; the others write logs, which are printed at the end. Tests that look for memory that ranks
+# left behind are all in SERVERS or the torch backend's, because another suite's ranks would be found too.
 SERVERS := tests/e2e tests/executor
 RANKLESS := $(filter-out %_chaos.py,$(wildcard $(patsubst %,tests/e2e/test_%.py,bench* extproc* failover* faults gateway* kv_remote*)))
 CARGO_TEST := cargo test $(if $(filter dev,$(PROFILE)),,--profile $(PROFILE)) --locked --no-fail-fast --workspace --exclude penstock-native
@@ -190,24 +190,26 @@ run-tests: test-tools test-programs
 	$(BIN)/penstock pull smollm2; \
 	echo "building the Rust tests"; $(CARGO_TEST) --quiet --no-run || true; \
 	wait $$torch || echo "SKIPPED: the tests of the torch backend: torch cannot be installed, see above"; \
-	$(MAKE) --no-print-directory --keep-going -j3 --output-sync=target suites PYTEST_ARGS="$(PYTEST_ARGS)" \
-		CARGO_TEST_ARGS="$(CARGO_TEST_ARGS)" || status=1; \
+	echo "running the suites, three at a time; to follow them: tail -f $(LOGS)/pytest-*.log"; \
+	$(MAKE) --no-print-directory --keep-going -j3 suites PYTEST_ARGS="$(PYTEST_ARGS)" \
+		CARGO_TEST_ARGS="$(CARGO_TEST_ARGS)" || status=1; cat $(LOGS)/pytest-*.log || true; \
 	$(MAKE) --no-print-directory --silent test-summary || status=1; \
 	exit $$status
 
 .PHONY: suites server-tests rust-tests torch-tests unit-tests rankless-tests test-summary
 suites: server-tests rust-tests torch-tests unit-tests rankless-tests
-PYTEST = $(BIN)/python -m pytest --junitxml=$(LOGS)/pytest-$(1).xml $(PYTEST_ARGS)
+# Runs a suite by name in place of the shell, so that a signal reaches it.
+PYTEST = $(BIN)/python -u -m pytest --junitxml=$(LOGS)/pytest-$(1).xml $(PYTEST_ARGS) $(2) > $(LOGS)/pytest-$(1).log 2>&1
 server-tests:
-	@exec $(call PYTEST,servers) $(SERVERS) $(RANKLESS:%=--ignore=%)
+	@exec $(call PYTEST,servers,$(SERVERS) $(RANKLESS:%=--ignore=%))
 rust-tests:
 	@nice -n 5 $(CARGO_TEST) -- --show-output $(CARGO_TEST_ARGS) 2>&1 | tee $(LOGS)/cargo.log
 torch-tests:
-	@[ ! -e $(TORCH)/.installed ] || OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/$(TORCH) exec nice -n 5 $(call PYTEST,torch) tests/backends/torch
+	@[ ! -e $(TORCH)/.installed ] || OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/$(TORCH) exec nice -n 5 $(call PYTEST,torch,tests/backends/torch)
 unit-tests:
-	@exec nice -n 5 $(call PYTEST,units) $(filter-out $(SERVERS),$(patsubst %/,%,$(wildcard tests/*/)))
+	@exec nice -n 5 $(call PYTEST,units,$(filter-out $(SERVERS),$(patsubst %/,%,$(wildcard tests/*/))))
 rankless-tests:
-	@exec nice -n 5 $(call PYTEST,rankless) $(RANKLESS)
+	@exec nice -n 5 $(call PYTEST,rankless,$(RANKLESS))
 test-summary:
 	@$(BIN)/python scripts/test_summary.py $(REPORTS)
 
