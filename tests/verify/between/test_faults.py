@@ -120,14 +120,12 @@ def test_an_agent_ends_with_its_coordinator(hosts: Hosts) -> None:
 
 
 def test_an_all_reduce_slower_than_the_plan_needs_names_the_slow_node(hosts: Hosts) -> None:
-    links.shape(hosts, 2, "2mbit")
-    bound = Bound(
-        250_000.0, None, "us", is_ceiling=True, formula="65.5 KB, 8 in a step, 1 ms spare"
-    )
+    # Slower links would also lengthen round trips, by the time that a packet takes on them.
+    links.shape(hosts, 2, "5mbit")
+    bound = Bound(60_000.0, None, "us", is_ceiling=True, formula="65.5 KB, 8 in a step, 1 ms spare")
     needs = Needs(plan="plan.yaml", nodes=4, bounds={"all_reduce_us": bound})
     with coordinated(hosts) as coordinator:
         findings = findings_between(coordinator, needs, FAST)
-    # On a busy machine a pair with the slow node may be named beside it.
-    assert all("host-2" in finding.node for finding in blamed(findings))
+    assert {finding.node for finding in blamed(findings)} == {"host-2"}
     [finding] = [each for each in blamed(findings) if each.check == "all_reduce"]
     assert finding.status is Status.FAIL
