@@ -100,7 +100,7 @@ def test_servers_are_compared(arena: Arena, order: str) -> None:
     assert "0 of 12" in output
     facts = load_comparison(arena.results)
     assert facts["order"] == ["a", "b"]
-    assert facts["servers"]["a"]["command"][3:] == ["--name", "a"]
+    assert facts["servers"]["a"]["command"][3:] == ["--name", "a", "--pause", "0.002"]
 
 
 def test_the_same_prompts_go_to_every_server(arena: Arena) -> None:
