@@ -22,6 +22,7 @@ from pathlib import Path
 import pytest
 
 from penstock.config.machine import free_port
+from tests.processes import descendants, is_alive
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 HANG = 60.0
@@ -50,23 +51,6 @@ def environment() -> dict[str, str]:
     paths = [str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
     own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, "RAY_USAGE_STATS_ENABLED": "0"}
     return {**os.environ, **QUICK_CHECKS, **own, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1][0]
-    except OSError:
-        return False
-    return state not in "ZX"
-
-
-def descendants(pid: int) -> list[int]:
-    """A process and its descendants, itself first."""
-    found = [pid]
-    for each in found:
-        for children in Path(f"/proc/{each}/task").glob("*/children"):
-            found += [int(child) for child in children.read_text().split()]
-    return found
 
 
 class RayNode:

@@ -19,7 +19,8 @@ from penstock.cli.main import main
 from penstock.config.machine import free_port
 from tests.deploy.conftest import HERE
 from tests.e2e.server import eventually
-from tests.ray_cluster import HANG, descendants, environment, is_alive, needs_ray
+from tests.processes import descendants, is_alive
+from tests.ray_cluster import HANG, environment, needs_ray
 
 needs_ray()
 pytestmark = [pytest.mark.slow, pytest.mark.ray]

@@ -18,21 +18,13 @@ from typing import Any
 import httpx
 import pytest
 
-from penstock.config import shared_memory_directory
 from tests.e2e import sse
-from tests.e2e.server import Server, eventually, is_alive
+from tests.e2e.server import Server, eventually
 from tests.fakes import faulty
+from tests.processes import is_alive, memory_files
 
 LONG = {"prompt": "Once upon a time", "temperature": 0, "max_tokens": 6000, "ignore_eos": True}
 SHORT = ("Once upon a time", 8)
-
-
-def memory_files() -> set[str]:
-    """Shared memory of ranks, and semaphores of Ray's compiled graphs. Other suites that run at
-    the same time name their semaphores differently.
-    """
-    names = ("penstock-*", "sem.hdr*", "sem.obj*")
-    return {path.name for name in names for path in shared_memory_directory().glob(name)}
 
 
 @contextmanager

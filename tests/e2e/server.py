@@ -15,6 +15,8 @@ from typing import Self, TypeVar
 
 import httpx
 
+from tests.processes import is_alive
+
 T = TypeVar("T")
 
 HANG = 60.0
@@ -30,15 +32,6 @@ def eventually(probe: Callable[[], T | None], what: str) -> T:
             return found
         time.sleep(0.01)
     raise AssertionError(f"{what}: not within {HANG:.0f} s")
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process runs; a zombie does not."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1][0]
-    except OSError:
-        return False
-    return state not in "ZX"
 
 
 class Command:

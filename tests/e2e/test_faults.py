@@ -17,7 +17,8 @@ import pytest
 from tests.e2e import sse
 from tests.e2e.conftest import Serve
 from tests.e2e.losses import LONG, check_standing_still, follow, health, stopped
-from tests.e2e.server import HANG, Server, eventually, is_alive, metric
+from tests.e2e.server import HANG, Server, eventually, metric
+from tests.processes import is_alive
 
 COMPLETIONS = "/v1/completions"
 SHORT = {"prompt": "Once upon a time", "temperature": 0, "max_tokens": 8}

@@ -26,7 +26,6 @@ from tests.e2e.server import HANG, Server, eventually
 from tests.e2e.stores import CREDENTIALS, KINDS, Store
 from tests.e2e.test_kv_tiers import (
     FAMILY,
-    PROMPTS,
     Answers,
     Open,
     answers,
@@ -35,8 +34,7 @@ from tests.e2e.test_kv_tiers import (
     prompt,
 )
 
-model, expected = kv.model, kv.expected
-all_opened = kv.opened
+model, all_opened = kv.model, kv.opened
 
 SEEDS = range(3)
 SLOW_PREFILL = ["--max-num-batched-tokens", "32", "--max-num-seqs", "8"]
@@ -48,6 +46,12 @@ TOKENS, CHUNK = 2010, 2000
 is awaited for 0.1 s: an S3 in Python on a busy machine does not answer in the 5 ms of short
 prompts.
 """
+PROMPTS = [
+    prompt(TOKENS),
+    [*prompt(TOKENS)[:-5], *prompt(5, seed=2)],
+    prompt(TOKENS, seed=3),
+    prompt(17),
+]
 ONE_CHUNK = ["--block-size", "16", "--kv-chunk-tokens", str(CHUNK), "--dtype", "float32"]
 PAUSE = 0.2
 """Seconds between rounds of traffic: the store is found to be lost, and back, by what little there
@@ -67,8 +71,13 @@ def long_model(model: Path) -> Path:
 
 
 @pytest.fixture
-def opened(all_opened: Open) -> Open:
-    return partial(all_opened, kv_chunk_tokens=96)
+def opened(all_opened: Open, long_model: Path) -> Open:
+    return partial(all_opened, kv_chunk_tokens=CHUNK)
+
+
+@pytest.fixture
+def expected(opened: Open) -> Answers:
+    return answers(opened(), PROMPTS)
 
 
 def load(llm: LLM, tier: int) -> None:
@@ -112,7 +121,7 @@ def test_hits_after_the_pool_forgot(opened: Open, store: Store, expected: Answer
 
 
 def test_behind_ram_and_disk(opened: Open, store: Store, tmp_path: Path, expected: Answers) -> None:
-    llm = opened("ram:1MiB", f"disk:{tmp_path / 'kv'},64MiB", store.place())
+    llm = opened("ram:8MiB", f"disk:{tmp_path / 'kv'},64MiB", store.place())
     for _ in range(2):
         assert answers(llm, PROMPTS) == expected
         kv.forget(llm)
@@ -121,7 +130,7 @@ def test_behind_ram_and_disk(opened: Open, store: Store, tmp_path: Path, expecte
 
     def is_hit() -> bool:
         """By an engine of another host: what it has computed itself it would find in its RAM."""
-        other = opened("ram:1MiB", f"disk:{next(directories)},64MiB", store.place())
+        other = opened("ram:8MiB", f"disk:{next(directories)},64MiB", store.place())
         assert answers(other, PROMPTS) == expected
         hit_tokens = kv.stats(other, 2).hit_tokens
         other.close()

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import Serve
-from tests.e2e.server import Server, eventually, is_alive
+from tests.e2e.server import Server, eventually
 from tests.e2e.test_tiny import write_tokenizer
+from tests.processes import is_alive
 
 FLAGS = ("--kv-cache-memory-bytes", "16MiB")
 

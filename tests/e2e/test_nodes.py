@@ -17,10 +17,11 @@ import pytest
 
 from tests.e2e import sse
 from tests.e2e.conftest import Serve
-from tests.e2e.losses import lose, memory_files
-from tests.e2e.server import Server, eventually, is_alive
+from tests.e2e.losses import lose
+from tests.e2e.server import Server, eventually
 from tests.e2e.test_parallel import ranks_of, tiny
 from tests.namespaces import Hosts
+from tests.processes import is_alive, memory_files
 
 PORT = 29501
 LENGTH = ["--max-model-len", "8000"]

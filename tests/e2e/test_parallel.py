@@ -19,11 +19,12 @@ import pytest
 from penstock import LLM, SamplingParams
 from tests.e2e import sse
 from tests.e2e.conftest import Serve
-from tests.e2e.losses import LONG, lose, memory_files
-from tests.e2e.server import eventually, is_alive, metric
+from tests.e2e.losses import LONG, lose
+from tests.e2e.server import eventually, metric
 from tests.e2e.test_reference import greedy_entries
 from tests.e2e.test_tiny import write_tokenizer
 from tests.families import FAMILIES
+from tests.processes import is_alive, memory_files
 
 GRIDS = [(tp, pp) for tp in (1, 2, 3) for pp in (1, 2, 3)]
 WITH_ALL_FAMILIES = {(1, 1), (3, 1), (1, 3), (2, 2)}

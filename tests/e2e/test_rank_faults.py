@@ -24,9 +24,10 @@ from tests.e2e.losses import (
     stopped,
     take_orders,
 )
-from tests.e2e.server import Server, eventually, is_alive
+from tests.e2e.server import Server, eventually
 from tests.e2e.test_parallel import ranks_of
 from tests.fakes import faulty
+from tests.processes import is_alive
 
 SLOW = pytest.mark.slow
 

@@ -17,11 +17,12 @@ import pytest
 from penstock import LLM, SamplingParams
 from tests.e2e import sse
 from tests.e2e.conftest import Serve
-from tests.e2e.losses import lose, memory_files
+from tests.e2e.losses import lose
 from tests.e2e.server import eventually
 from tests.e2e.test_parallel import cpu_seconds, tiny
 from tests.e2e.test_reference import greedy_entries
-from tests.ray_cluster import TOKEN, RayCluster, descendants, is_alive, needs_ray
+from tests.processes import descendants, is_alive, memory_files
+from tests.ray_cluster import TOKEN, RayCluster, needs_ray
 
 needs_ray()
 

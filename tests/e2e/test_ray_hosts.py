@@ -13,11 +13,12 @@ import pytest
 
 from tests.e2e import sse
 from tests.e2e.conftest import Serve
-from tests.e2e.losses import lose, memory_files
+from tests.e2e.losses import lose
 from tests.e2e.server import Server, eventually
 from tests.e2e.test_ray import ranks_below
 from tests.namespaces import Hosts
-from tests.ray_cluster import TOKEN, RayCluster, is_alive, needs_ray
+from tests.processes import is_alive, memory_files
+from tests.ray_cluster import TOKEN, RayCluster, needs_ray
 
 needs_ray()
 

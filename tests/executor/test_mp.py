@@ -26,6 +26,7 @@ from penstock.executor.transport import PATIENCE
 from tests.fakes.backend import BLOCKS, engine_config, rank_layout
 from tests.fakes.executor import next_token
 from tests.fakes.plans import one_sequence, registration
+from tests.processes import is_alive, memory_files
 
 pytestmark = pytest.mark.heavy
 
@@ -50,10 +51,6 @@ class Start:
         self.made.append(executor)
         executor.allocate([BLOCKS])
         return executor
-
-
-def memory_files() -> set[str]:
-    return {path.name for path in shared_memory_directory().glob("penstock-*")}
 
 
 @pytest.fixture
@@ -258,6 +255,7 @@ def test_plans_that_no_rank_can_compute_may_overlap(start: Start) -> None:
 OWNER = """
 import sys, time
 from tests.executor.test_mp import Start
+from tests.processes import memory_files
 executor = Start()(2, 2)
 print(*executor.pids, flush=True)
 time.sleep(60)
@@ -291,14 +289,7 @@ def test_ranks_end_with_a_killed_owner_and_leave_nothing(
     owner.kill()
     owner.communicate(timeout=10)
     deadline = time.monotonic() + 10
-    while any(alive(pid) for pid in pids):
+    while any(is_alive(int(pid)) for pid in pids):
         assert time.monotonic() < deadline, "ranks outlive their owner"
         time.sleep(0.01)
     assert memory_files() <= before
-
-
-def alive(pid: str) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1][0] not in "ZX"
-    except OSError:
-        return False

@@ -30,6 +30,7 @@ pytest.importorskip("penstock._native", reason="the extension is not built: run 
 from penstock.executor.nodes import NodeAgent, connect_nodes
 from penstock.executor.nodes.agent_session import RefusedError
 from tests.fakes.plans import one_sequence, registration
+from tests.processes import memory_files
 
 pytestmark = pytest.mark.heavy
 
@@ -46,10 +47,6 @@ def config(nnodes: int, node: int, pp: int, master: str) -> EngineConfig:
         "master_addr": master,
     }
     return engine_config(**texts)
-
-
-def memory_files() -> set[str]:
-    return {path.name for path in shared_memory_directory().glob("penstock-*")}
 
 
 class Agent:

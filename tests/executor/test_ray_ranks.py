@@ -21,7 +21,8 @@ from penstock.executor.ray import connect_ray
 from tests.fakes.backend import BLOCKS, engine_config, rank_layout
 from tests.fakes.executor import next_token
 from tests.fakes.plans import one_sequence, registration
-from tests.ray_cluster import RayCluster, is_alive, needs_ray, token_cluster
+from tests.processes import is_alive, memory_files
+from tests.ray_cluster import RayCluster, needs_ray, token_cluster
 
 needs_ray()
 pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
@@ -37,11 +38,6 @@ Start = Callable[..., RanksExecutor]
 def cluster() -> Iterator[RayCluster]:
     with token_cluster(CPUS) as made:
         yield made
-
-
-def memory_files() -> set[str]:
-    names = ("penstock-*", "sem.hdr*", "sem.obj*")
-    return {path.name for name in names for path in shared_memory_directory().glob(name)}
 
 
 def config(cluster: RayCluster, channel: str, placement: str = "pack", **more: str) -> EngineConfig:

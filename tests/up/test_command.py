@@ -29,6 +29,7 @@ from penstock_ops.up import command
 from penstock_ops.verify.finding import Layer, Status
 from penstock_ops.verify.verdict import verdict
 from tests.grammar import vocabulary
+from tests.processes import is_alive
 from tests.real_ranks import TINY
 from tests.up.plans import verified
 
@@ -96,14 +97,7 @@ class Runs:
         """Which of the stand-in's processes still run; none if it was ended before it began."""
         if not self._pids.exists():
             return []
-        return [int(text) for text in self._pids.read_text().split() if is_living(text)]
-
-
-def is_living(pid: str) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False
+        return [int(text) for text in self._pids.read_text().split() if is_alive(int(text))]
 
 
 @pytest.fixture

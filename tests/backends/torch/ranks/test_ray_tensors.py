@@ -18,9 +18,10 @@ from penstock.executor import Executor, WorkersLostError
 from penstock.executor.ray import edges
 from tests.backends.torch.test_families import MARGIN
 from tests.executor import test_logits
-from tests.executor.test_ray_ranks import gone, memory_files
+from tests.executor.test_ray_ranks import gone
 from tests.fakes import ray_gpu
 from tests.fakes.plans import one_sequence, registration
+from tests.processes import memory_files
 from tests.ray_cluster import RayCluster, needs_ray, token_cluster
 from tests.real_ranks import kv_groups, talkative_ranks
 
