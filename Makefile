@@ -175,13 +175,17 @@ serve: runnable ## serve the default model on PORT (8000) until Ctrl-C
 	@exec $(BIN)/penstock serve smollm2 --port $(PORT)
 
 # All suites run even when one fails, so that one run shows everything; the summary decides the exit status. Three run at
-# a time, because tests of servers mostly wait: the longest first, which has the processors before the others. Rust's
-# tests print as they run; the others write logs, which are printed at the end. Tests that look for memory that ranks
-# left behind are all in SERVERS or the torch backend's, because another suite's ranks would be found too.
-SERVERS := tests/e2e tests/executor
-RANKLESS := $(filter-out %_chaos.py,$(wildcard $(patsubst %,tests/e2e/test_%.py,bench* extproc* failover* faults gateway* kv_remote*)))
+# a time, because tests of servers mostly wait: the longest first, those of servers before the others on the processors.
+# Rust's tests print as they run; the others write logs, which are printed at the end.
+e2e = $(wildcard $(patsubst %,tests/e2e/test_%.py,$(1)))
+KV := $(call e2e,kv_*)
+GATEWAYS := $(call e2e,bench* extproc* failover* gateway* key_limits several_gateways)
+RANKS := $(call e2e,chaos nodes pairs parallel rank_faults ray*) tests/executor
+UNITS := $(filter-out tests/e2e tests/executor,$(patsubst %/,%,$(wildcard tests/*/)))
+KERNELS := tests/backends/torch/kernels
 CARGO_TEST := cargo test $(if $(filter dev,$(PROFILE)),,--profile $(PROFILE)) --locked --no-fail-fast --workspace --exclude penstock-native
-REPORTS := $(LOGS)/cargo.log $(patsubst %,$(LOGS)/pytest-%.xml,servers units rankless) --group $(LOGS)/pytest-torch.xml
+REPORTS := $(LOGS)/cargo.log $(patsubst %,$(LOGS)/pytest-%.xml,servers units ranks kv gateways) \
+	--group $(LOGS)/pytest-torch.xml --group $(LOGS)/pytest-kernels.xml
 run-tests: test-tools test-programs
 	@rm -rf $(LOGS) && mkdir -p $(LOGS)
 	@status=0; trap 'kill $$(jobs -p) 2>/dev/null || true' EXIT; \
@@ -196,20 +200,27 @@ run-tests: test-tools test-programs
 	$(MAKE) --no-print-directory --silent test-summary || status=1; \
 	exit $$status
 
-.PHONY: suites server-tests rust-tests torch-tests unit-tests rankless-tests test-summary
-suites: server-tests rust-tests torch-tests unit-tests rankless-tests
+.PHONY: suites rust-tests $(addprefix suite-,servers torch units ranks kernels kv gateways) test-summary
+suites: suite-servers suite-torch suite-units suite-ranks rust-tests suite-kernels suite-kv suite-gateways
 # Runs a suite by name in place of the shell, so that a signal reaches it.
 PYTEST = $(BIN)/python -u -m pytest --junitxml=$(LOGS)/pytest-$(1).xml $(PYTEST_ARGS) $(2) > $(LOGS)/pytest-$(1).log 2>&1
-server-tests:
-	@exec $(call PYTEST,servers,$(SERVERS) $(RANKLESS:%=--ignore=%))
+TORCH_PYTEST = OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/$(TORCH) exec nice -n 5 $(PYTEST)
+suite-servers:
+	@exec $(call PYTEST,servers,tests/e2e $(patsubst %,--ignore=%,$(KV) $(GATEWAYS) $(RANKS)))
+suite-ranks:
+	@exec $(call PYTEST,ranks,$(RANKS))
+suite-kv:
+	@exec $(call PYTEST,kv,$(KV))
+suite-gateways:
+	@exec $(call PYTEST,gateways,$(GATEWAYS))
+suite-units:
+	@exec nice -n 5 $(call PYTEST,units,$(UNITS))
+suite-torch:
+	@[ ! -e $(TORCH)/.installed ] || $(call TORCH_PYTEST,torch,tests/backends/torch --ignore=$(KERNELS))
+suite-kernels:
+	@[ ! -e $(TORCH)/.installed ] || $(call TORCH_PYTEST,kernels,$(KERNELS))
 rust-tests:
 	@nice -n 5 $(CARGO_TEST) -- --show-output $(CARGO_TEST_ARGS) 2>&1 | tee $(LOGS)/cargo.log
-torch-tests:
-	@[ ! -e $(TORCH)/.installed ] || OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/$(TORCH) exec nice -n 5 $(call PYTEST,torch,tests/backends/torch)
-unit-tests:
-	@exec nice -n 5 $(call PYTEST,units,$(filter-out $(SERVERS),$(patsubst %/,%,$(wildcard tests/*/))))
-rankless-tests:
-	@exec nice -n 5 $(call PYTEST,rankless,$(RANKLESS))
 test-summary:
 	@$(BIN)/python scripts/test_summary.py $(REPORTS)
 
