@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,14 +17,14 @@ import pytest
 from penstock.cli.main import main
 from penstock.core import PenstockError
 from penstock_lab.bench.channels import actors, command, processes
-from penstock_lab.bench.channels.processes import Place, Workers
+from penstock_lab.bench.channels.processes import WorkerLaunch, Workers
 from tests.namespaces import Hosts
 
 
 @pytest.mark.parametrize("kind", ["ring", "stream"])
 @pytest.mark.parametrize(("count", "chain", "answers"), [(1, True, 1), (2, True, 1), (2, False, 2)])
 def test_messages_come_back_whole(kind: str, count: int, chain: bool, answers: int) -> None:
-    with Workers(kind, count, 1 << 20, Place(), chain=chain) as workers:
+    with Workers(kind, count, 1 << 20, WorkerLaunch(), chain=chain) as workers:
         for size in (1, 1000, 1 << 20):
             message = np.random.default_rng(size).bytes(size)
             assert workers.exchange(message) == [message] * answers
@@ -33,12 +34,26 @@ def test_messages_come_back_whole(kind: str, count: int, chain: bool, answers: i
 
 def test_a_worker_that_dies_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock_lab.bench.channels.links.PATIENCE", 1.0)
-    with Workers("stream", 1, 1 << 10, Place(), chain=True) as workers:
+    with Workers("stream", 1, 1 << 10, WorkerLaunch(), chain=True) as workers:
         assert workers.exchange(b"one") == [b"one"]
         workers._children[0].kill()
         workers._children[0].wait()
         with pytest.raises(PenstockError, match=r"a worker was lost .*exit statuses: \[-9\]"):
             workers.exchange(b"two")
+
+
+def test_rings_that_do_not_fit_name_the_flags(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = os.statvfs_result((4096, 4096, 0, 0, 256, 0, 0, 0, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _: full)
+    monkeypatch.setattr(processes, "shared_memory_directory", lambda: tmp_path)
+    with (
+        pytest.raises(PenstockError, match=r"has 1 MiB free, .* lower --sizes or --workers$"),
+        Workers("ring", 1, 1 << 20, WorkerLaunch(), chain=True),
+    ):
+        pass
+    assert not list(tmp_path.iterdir())
 
 
 class Played:

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from penstock.config import openai_api_key
+from penstock.config.kinds import Bytes
 from penstock.core import InvalidValueError
 from penstock_lab.bench import block
 from penstock_lab.bench.body import ENDPOINTS, Body
@@ -64,6 +65,19 @@ def positive(text: str) -> float:
     if not value > 0:
         raise argparse.ArgumentTypeError(f"{text} is not above 0")
     return value
+
+
+def size(least: int, most: int) -> Callable[[str], int]:
+    """A `type=` function for argparse that parses bytes such as 4KiB, within the bounds."""
+    kind = Bytes(least, most)
+
+    def parse(text: str) -> int:
+        try:
+            return kind.parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{text}: {kind.expected()}") from error
+
+    return parse
 
 
 def pair(text: str) -> tuple[str, str]:

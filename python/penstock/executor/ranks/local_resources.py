@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from penstock._native import AbortHandle, PrivateDirectory
 
 MIB = 2**20
+SIZE_FLAGS = "--max-num-batched-tokens, --max-num-seqs or --max-model-len"
+"""Flags of the engine that determine the size of its shared memory."""
 
 
 class SharedFiles:
@@ -63,9 +65,9 @@ class SharedFiles:
 
         return [AbortHandle(f"/proc/self/fd/{descriptor}") for descriptor in self.descriptors]
 
-    def seal(self) -> None:
-        """Allocate space for all files. Call it after the last file is created. Raises
-        PenstockError if the file system has too little space.
+    def seal(self, size_flags: str = SIZE_FLAGS) -> None:
+        """Remove the directory, and check that the file system has space for all files. Call it
+        after the last file is created. Raises PenstockError, which names `size_flags` as a remedy.
         """
         self._remove_directory()
         needed = sum(os.fstat(descriptor).st_size for descriptor in self.descriptors)
@@ -74,8 +76,7 @@ class SharedFiles:
         if needed > free:
             raise PenstockError(
                 f"{self._parent} has {free // MIB} MiB free, the ranks need {-(-needed // MIB)} MiB"
-                " of shared memory: enlarge it (docker run --shm-size), or lower"
-                " --max-num-batched-tokens, --max-num-seqs or --max-model-len"
+                f" of shared memory: enlarge it (docker run --shm-size), or lower {size_flags}"
             )
 
     def close(self) -> None:

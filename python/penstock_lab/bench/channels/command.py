@@ -15,12 +15,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
-from penstock.config.kinds import Bytes
 from penstock.core import InvalidValueError, PenstockError
 from penstock.executor.ray.cluster import Cluster
 from penstock_lab.bench import flags, result, stats
 from penstock_lab.bench.channels.actors import Actors, join_cluster
-from penstock_lab.bench.channels.processes import Place, Workers
+from penstock_lab.bench.channels.processes import WorkerLaunch, Workers
 from penstock_lab.bench.compare.machine import machine
 from penstock_lab.bench.table import render
 
@@ -81,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--sizes",
         nargs="+",
-        type=_size,
+        type=flags.size(1, LARGEST),
         default=list(SIZES),
         metavar="BYTES",
         help="of a message, such as 1 4KiB 40MB; default: 1 B to 40 MB",
@@ -91,21 +90,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seconds",
         type=flags.positive,
         default=1.0,
-        help=f"of each measurement, within {ROUNDS[0]} and {ROUNDS[1]} rounds (default: 1)",
+        help=f"of each measurement, which has {ROUNDS[0]} to {ROUNDS[1]} rounds (default: 1)",
     )
     group.add_argument(
         "--far",
         type=shlex.split,
         default=[],
         metavar='"WORDS"',
-        help="run workers elsewhere: words before their command, such as 'ip netns exec b' or "
-        "'ssh host'; streams only",
+        help="prefix of the workers' command that runs them elsewhere, such as 'ip netns exec b' "
+        "or 'ssh host'; streams only",
     )
-    group.add_argument("--address", default="127.0.0.1", help="of this side, as workers reach it")
     group.add_argument(
-        "--far-address", default="127.0.0.1", help="of the workers' side, with --far"
+        "--address", default="127.0.0.1", help="address at which workers reach this process"
     )
-    group.add_argument("--ray-address", help="cluster of Ray's actors; default: one of their own")
+    group.add_argument(
+        "--far-address", default="127.0.0.1", help="with --far: address of the workers' host"
+    )
+    group.add_argument("--ray-address", help="Ray cluster for the actors; default: start one")
     group.add_argument("--output-json", type=Path, metavar="FILE", help="keep the numbers")
 
 
@@ -167,7 +168,7 @@ def _opener(parsed: argparse.Namespace, stack: ExitStack) -> Open:
     disconnects at its end.
     """
     capacity = max(parsed.sizes)
-    place = Place(parsed.far, parsed.address, parsed.far_address)
+    launch = WorkerLaunch(parsed.far, parsed.address, parsed.far_address)
 
     @cache
     def cluster() -> Cluster:
@@ -178,7 +179,7 @@ def _opener(parsed: argparse.Namespace, stack: ExitStack) -> Open:
     def opened(channel: str, count: int, chain: bool) -> AbstractContextManager[Exchange]:
         if channel in RAY:
             return Actors(cluster(), channel, count, capacity, chain=chain)
-        return Workers(channel, count, capacity, place, chain=chain)
+        return Workers(channel, count, capacity, launch, chain=chain)
 
     return opened
 
@@ -223,11 +224,3 @@ def _row(one: Measured, calls: float | None) -> list[str]:
         "-" if calls is None else f"{calls / one.median_us:.1f}x",
         one.channel,
     ]
-
-
-def _size(text: str) -> int:
-    try:
-        return Bytes(1, LARGEST).parse(text)
-    except ValueError as error:
-        expected = f"1 to {LARGEST} bytes, such as 4KiB"
-        raise argparse.ArgumentTypeError(f"{text}: {expected}") from error

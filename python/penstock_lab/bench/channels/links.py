@@ -9,8 +9,8 @@ from penstock._native import RingReader, RingWriter, Stream
 
 PATIENCE = 60.0
 """Seconds without a message after which a link is broken."""
-SLOTS = 2
-"""Messages in flight on a ring: a power of two. One message would be enough here."""
+CELLS = 2
+"""Maximum messages in flight on a ring."""
 
 
 class Link(Protocol):
@@ -54,14 +54,11 @@ class StreamLink:
         return received(self.stream.receive(PATIENCE, self.limit))
 
 
-def ring(path: str, capacity: int) -> dict[str, Any]:
-    """The arguments of both ends of a ring with one reader."""
-    return {"path": path, "readers": 1, "slots": SLOTS, "capacity": capacity}
+def writer(ring: dict[str, Any]) -> RingWriter:
+    """The end of a ring (`SharedFiles.ring`) that sends."""
+    return RingWriter(**ring, readers=1, patience=PATIENCE)
 
 
-def writer(described: dict[str, Any]) -> RingWriter:
-    return RingWriter(**described, patience=PATIENCE)
-
-
-def reader(described: dict[str, Any]) -> RingReader:
-    return RingReader(**described, reader=0)
+def reader(ring: dict[str, Any]) -> RingReader:
+    """The only receiving end of a ring."""
+    return RingReader(**ring, reader=0, readers=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import subprocess
 import sys
@@ -10,36 +11,37 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from penstock._native import StreamListener, create_ring
+from penstock._native import StreamListener
 from penstock.config import shared_memory_directory
 from penstock.core import PenstockError
+from penstock.executor.ranks import SharedFiles, join_address
 from penstock_lab.bench.channels.links import (
+    CELLS,
     PATIENCE,
     Link,
     RingLink,
     StreamLink,
     reader,
-    ring,
     writer,
 )
 
 WORKER = (sys.executable, "-P", "-m", "penstock_lab.bench.channels.worker")
 END = 10.0
+"""Seconds for a worker to end after SIGTERM, before it is killed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Location and launch command of the workers."""
+class WorkerLaunch:
+    """How workers are started, and how they and this process reach each other."""
 
-    far: Sequence[str] = ()
+    prefix: Sequence[str] = ()
     """Words before a worker's command, such as `ip netns exec NAME` or `ssh HOST`."""
     address: str = "127.0.0.1"
-    """This process's address from the workers' side."""
-    far_address: str = "127.0.0.1"
+    """Address at which workers reach this process."""
+    worker_address: str = "127.0.0.1"
+    """Address at which workers reach each other."""
 
 
 class Workers:
@@ -47,9 +49,11 @@ class Workers:
     them.
     """
 
-    def __init__(self, kind: str, count: int, capacity: int, place: Place, *, chain: bool) -> None:
+    def __init__(
+        self, kind: str, count: int, capacity: int, launch: WorkerLaunch, *, chain: bool
+    ) -> None:
         self._kind, self._count, self._capacity = kind, count, capacity
-        self._place, self._chain = place, chain
+        self._launch, self._chain = launch, chain
         self._stack = ExitStack()
         self._children: list[subprocess.Popen[str]] = []
         self._first: list[Link] = []
@@ -81,21 +85,14 @@ class Workers:
             raise PenstockError(f"a worker was lost ({error}); exit statuses: {ended}") from error
 
     def _open_rings(self) -> None:
-        directory = self._stack.enter_context(
-            TemporaryDirectory(prefix="penstock-channels-", dir=shared_memory_directory())
-        )
-        made = 0
-
-        def new() -> dict[str, Any]:
-            nonlocal made
-            made += 1
-            described = ring(str(Path(directory) / f"ring-{made}"), self._capacity)
-            create_ring(*described.values())
-            return described
-
-        chains = [self._count] if self._chain else [1] * self._count
-        for length in chains:
-            rings = [new() for _ in range(length + 1)]
+        files = SharedFiles(shared_memory_directory(), str(os.getpid()))
+        self._stack.callback(files.close)
+        lengths = [self._count] if self._chain else [1] * self._count
+        chains = [
+            [files.ring(1, CELLS, self._capacity) for _ in range(length + 1)] for length in lengths
+        ]
+        files.seal("--sizes or --workers")
+        for rings in chains:
             # Both ends of the ring are opened here, before a worker can wait for them.
             self._first.append(RingLink(writer(rings[0]), None))
             self._last.append(RingLink(None, reader(rings[-1])))
@@ -104,12 +101,12 @@ class Workers:
 
     def _open_streams(self) -> None:
         key = secrets.token_bytes(32)
-        listener = StreamListener(f"{self._place.address}:0", key)
+        listener = StreamListener(join_address(self._launch.address, 0), key)
         common = {
             "kind": "stream",
             "key": key.hex(),
             "capacity": self._capacity,
-            "host": self._place.far_address,
+            "host": self._launch.worker_address,
         }
 
         def accept() -> StreamLink:
@@ -135,7 +132,7 @@ class Workers:
                 before = child.stdout.readline().strip()
 
     def _start(self, job: dict[str, Any]) -> subprocess.Popen[str]:
-        words = [*self._place.far, *WORKER]
+        words = [*self._launch.prefix, *WORKER]
         pipe = subprocess.PIPE
         child = subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True)
         self._stack.callback(_end, child)

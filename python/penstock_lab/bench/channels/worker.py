@@ -1,16 +1,17 @@
 """A worker process: passes each message from the preceding link to the following one.
 
-Its job is a line of JSON on standard input. If the preceding link is a stream, the worker prints
-the address to connect to on standard output. An empty message ends the worker.
+Its job is a line of JSON on standard input. If the following link is a stream to another worker,
+the worker prints the address at which it listens on standard output.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 from penstock._native import Stream, StreamListener
+from penstock.executor.ranks import join_address
 from penstock_lab.bench.channels.links import (
     PATIENCE,
     Link,
@@ -21,11 +22,10 @@ from penstock_lab.bench.channels.links import (
 )
 
 
-def relay(before: Link, after: Link) -> None:
-    """Pass on all messages up to and including the empty message, which ends the loop."""
-    while message := before.receive():
-        after.send(message)
-    after.send(b"")
+def relay(before: Link, after: Link) -> NoReturn:
+    """Pass on messages until a link breaks or the process is ended."""
+    while True:
+        after.send(before.receive())
 
 
 def ring_links(job: dict[str, Any]) -> tuple[Link, Link]:
@@ -43,17 +43,16 @@ def stream_links(job: dict[str, Any]) -> tuple[Link, Link]:
         return before, before
     if job["after"] != "listen":
         return before, connect(job["after"])
-    listener = StreamListener(f"{job['host']}:0", key)
+    listener = StreamListener(join_address(job["host"], 0), key)
     print(listener.address, flush=True)
     return before, StreamLink(listener.accept(PATIENCE), limit)
 
 
-def main() -> int:
+def main() -> NoReturn:
     job = json.loads(sys.stdin.readline())
     links = ring_links if job["kind"] == "ring" else stream_links
     relay(*links(job))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
