@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from penstock.core import InvalidValueError
+from penstock.core import InvalidValueError, PenstockError
 from penstock_lab.bench import flags, runs
 from penstock_lab.bench.rounds import Figures, Summary
 from penstock_lab.bench.tiers import command
@@ -126,6 +126,14 @@ def test_charts_are_against_length_and_bandwidth() -> None:
     assert "bandwidth" not in {plot.key for plot in charts(found_by(VALUES))}
 
 
+def test_an_error_of_the_server_without_tiers_ends_the_command() -> None:
+    def opened(_: Medium) -> Any:
+        raise PenstockError("no such model")
+
+    with pytest.raises(PenstockError, match="no such model"):
+        command.measure(parse(command, "model"), [NONE, RAM], opened)
+
+
 def test_every_medium_has_a_server_and_prompts_of_its_own(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -135,15 +143,21 @@ def test_every_medium_has_a_server_and_prompts_of_its_own(
     @contextmanager
     def opened(medium: Medium) -> Iterator[str]:
         assert not open_, "one server at a time"
+        if medium.tiers == ("redis://gone",):
+            raise PenstockError("it is not ready")
         open_.append(medium.name)
-        yield f"http://{len(seeds)}"
-        open_.clear()
+        try:
+            yield f"http://{len(seeds)}"
+        finally:
+            open_.clear()
 
     def measure_at(_target: object, parsed: argparse.Namespace, kind: str) -> Any:
         own = seeds.setdefault(parsed.label, set())
 
         def measure(words: list[str], *, seed: int, tags: dict[str, Any]) -> dict[str, Any]:
             own.add(seed)
+            if parsed.label == "redis://lost" and tags["point"] == 3:
+                raise PenstockError("it ended")
             late = tags["point"] > 1 and parsed.label != "none"
             penstock = {"command": kind, "server": parsed.label, "partial": False, **tags}
             penstock["usage"] = {"cached_tokens": 90 if late else 0}
@@ -156,11 +170,16 @@ def test_every_medium_has_a_server_and_prompts_of_its_own(
     monkeypatch.setattr(runs, "measure_at", measure_at)
     monkeypatch.setattr(flags, "target", lambda parsed: parsed.base_url)
     parsed = parse(command, "model", "--lengths", "100,200", "--rounds", "3")
-    rows, keeper = command.measure(parsed, [NONE, RAM, DISK], opened)
+    failed = [Medium(("redis://gone",)), Medium(("redis://lost",))]
+    rows, keeper = command.measure(parsed, [NONE, RAM, *failed, DISK], opened)
     assert not keeper.interrupted
+    errors = capsys.readouterr().err
+    assert "redis://gone: it is not ready\n" in errors
+    assert "redis://lost: it ended\n" in errors
     assert [(row.medium, row.length, row.gain) for row in rows] == [
         *((NONE, length, 1) for length in (100, 200)),
         *((RAM, length, 5) for length in (100, 200)),
         *((DISK, length, 5) for length in (100, 200)),
     ]
+    del seeds["redis://lost"]
     assert len(set.union(*seeds.values())) == sum(map(len, seeds.values())) == 6

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from penstock.config.kinds import Bytes
+from penstock.core import PenstockError
 from penstock_lab.bench import flags, lists, rounds, runs
 from penstock_lab.bench.compare.recipe import Recipe, Values
 from penstock_lab.bench.compare.server_under_test import ServerUnderTest, port_of
@@ -29,7 +29,6 @@ SEEDS_APART = 1 << 16
 """Distance between the seeds of two media. If both use the same store, it must not contain the
 second one's prompts.
 """
-RATES = Bytes(1000, 2**46)
 
 Open = Callable[[Medium], AbstractContextManager[str]]
 """Function that returns a context manager: a server with this medium, as its URL."""
@@ -49,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--bandwidth",
         nargs="+",
-        type=_rate,
+        type=flags.size(1000, 2**46),
         default=[],
         metavar="BYTES",
         help="of the link to Redis in bytes per second, such as 5MB 20MB: measures redis:// media "
@@ -94,7 +93,9 @@ def run(parsed: argparse.Namespace) -> int:
 def measure(
     parsed: argparse.Namespace, wanted: list[Medium], opened: Open
 ) -> tuple[list[Gain], runs.Keeper]:
-    """Run the same rounds on a server of each medium, one server at a time."""
+    """Run the same rounds on a server of each medium, one server at a time. A medium whose server
+    fails has no gain. Raises the error of the server without tiers.
+    """
     lengths = lists.parse_counts("--lengths", parsed.lengths)
     sizes = (parsed.output_len, parsed.num_prompts, parsed.max_concurrency, parsed.rounds)
     keeper = runs.Keeper(parsed.result_dir)
@@ -105,11 +106,19 @@ def measure(
         if keeper.interrupted:
             break
         print(f"{medium.name}:", file=sys.stderr)
-        with opened(medium) as url:
-            own = {"base_url": url, "label": medium.name, "model": None}
-            there = argparse.Namespace(**{**vars(parsed), **own})
-            target = runs.measure_at(flags.target(there), there, "rounds")
-            results: list[Result] = list(keeper.take(rounds.measure_rounds(plan, target)))
+        results: list[Result] = []
+        try:
+            with opened(medium) as url:
+                own = {"base_url": url, "label": medium.name, "model": None}
+                there = argparse.Namespace(**{**vars(parsed), **own})
+                target = runs.measure_at(flags.target(there), there, "rounds")
+                results = list(keeper.take(rounds.measure_rounds(plan, target)))
+        except (OSError, PenstockError) as error:
+            if not medium.tiers:
+                raise
+            print(f"{medium.name}: {error}", file=sys.stderr)
+        except KeyboardInterrupt:
+            keeper.interrupted = True
         summaries = {each.workload: each for each in rounds.summarise(results)}
         found[medium] = {
             length: summaries[workload]
@@ -150,10 +159,3 @@ def _draw(found: list[Gain], directory: Path) -> None:
         return
     names = drawing.write(pictures, directory / "tiers")
     print(f"charts: {', '.join(str(directory / name) for name in names.values())}")
-
-
-def _rate(text: str) -> int:
-    try:
-        return RATES.parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text}: {RATES.expected()}") from error
