@@ -85,7 +85,7 @@ class CpuBackend:
     def open_tiers(self, tiers: OpenTiers) -> KvMover:
         from penstock._native import KvMover
 
-        direct_tiers(self._config, on_gpu=False)
+        direct_tiers(self._config, supported=False)
         try:
             return KvMover(self._decoder, json.dumps(mover_options(self._config, tiers)))
         except ValueError as error:

@@ -22,12 +22,12 @@ def mover_options(config: EngineConfig, tiers: OpenTiers) -> dict[str, object]:
     }
 
 
-def direct_tiers(config: EngineConfig, *, on_gpu: bool) -> list[int]:
+def direct_tiers(config: EngineConfig, *, supported: bool) -> list[int]:
     """Numbers (from 1, in order of configuration) of the tiers that are read by GPUDirect Storage.
-    Raises PenstockError if such a tier is configured but the backend has no GPU.
+    Raises PenstockError if such a tier is configured but the device does not support that.
     """
     found = [at for at, tier in enumerate(config.tiers.named, start=1) if tier.gds]
-    if found and not on_gpu:
+    if found and not supported:
         name = config.tiers.named[found[0] - 1].name
         reason = f"gds=true is for the memory of GPUs (--device {with_feature('gds')})"
         raise PenstockError(f"--kv-tier {name}: {reason}")

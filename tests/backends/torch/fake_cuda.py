@@ -490,4 +490,5 @@ def fake_cuda(
             GRAPHS.clear()
             language.multiprocessors.cache_clear()
             language.shared_memory.cache_clear()
+            language.takes_kernels.cache_clear()
             skinny.counters.cache_clear()

@@ -36,6 +36,9 @@ class Copies(Protocol):
     copies of one direction run in call order.
     """
 
+    gds: bool
+    """Whether GPUDirect Storage can read into the device's memory."""
+
     def pin(self, size: int) -> Tensor:
         """Allocate `size` bytes of pinned host memory. Raises PenstockError if that fails."""
 
@@ -61,7 +64,8 @@ class DeviceCopies:
     def __init__(self, device: torch.device, gpu: str = "the GPU") -> None:
         """`gpu` is the GPU's name for error messages."""
         self._device, self._gpu = device, gpu
-        self._registers, self._runtime = kind_of(device).registers, runtime(device)
+        kind, self._runtime = kind_of(device), runtime(device)
+        self.gds, self._registers = kind.gds, kind.registers
         self._outward = self._runtime.Stream(device)
         self._inward = self._runtime.Stream(device)
         self._checksums = self._runtime.Stream(device)

@@ -25,7 +25,7 @@ from penstock.backends.torch.load.recipes import Source
 from penstock.backends.torch.load.uploads import READERS, Uploads
 from penstock.backends.torch.load.weights import Weights
 from penstock.backends.torch.ranks.ranks import open_ranks, parsed
-from penstock.backends.torch.runtime import accelerated, takes_direct_reads
+from penstock.backends.torch.runtime import accelerated
 from penstock.backends.torch.sampling.grammars import Grammars
 from penstock.backends.torch.sampling.pooling import wanted_vectors
 from penstock.backends.torch.sampling.sampling import plain_draws, wanted_draws, wanted_scores
@@ -282,8 +282,7 @@ class TorchBackend:
 
     def open_tiers(self, tiers: OpenTiers) -> KvMover:
         copies, spec, pools = self._device.copies, self._spec, self._model.pools
-        on_gpu = copies is not None and takes_direct_reads(self._device.torch)
-        direct = direct_tiers(self._config, on_gpu=on_gpu)
+        direct = direct_tiers(self._config, supported=copies is not None and copies.gds)
         settings = mover_settings(self._config, tiers, spec.model, spec.shard, pools)
         return open_tiers(settings, pools, copies, direct)
 

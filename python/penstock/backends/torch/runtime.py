@@ -23,14 +23,6 @@ def kind_of(device: torch.device) -> DeviceKind:
     return DEVICES[device.type]
 
 
-def takes_direct_reads(device: torch.device) -> bool:
-    """Whether GPUDirect Storage can read into the device's memory, as far as the table knows the
-    device.
-    """
-    kind = DEVICES.get(device.type)
-    return kind is None or kind.gds
-
-
 def runtime(device: torch.device) -> Any:
     """Streams, events and memory of the device."""
     return torch.get_device_module(device)

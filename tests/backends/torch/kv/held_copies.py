@@ -23,6 +23,8 @@ class HeldCopies:
     that was unpinned then.
     """
 
+    gds = True
+
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._held = {"host": False, "device": False}

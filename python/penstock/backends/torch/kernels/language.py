@@ -97,9 +97,9 @@ def shared_memory(device: torch.device) -> int:
 
 def capability(device: torch.device) -> tuple[int, int]:
     """Compute capability of a GPU; (0, 0) for a device that Triton does not compile for."""
-    if device.type in DEVICES and not takes_kernels(device):
+    if not takes_kernels(device) and device.type in DEVICES:
         return (0, 0)
-    module, own = _place(device)
+    module, own = _module_and_device(device)
     found: tuple[int, int] = module.get_device_capability(own)
     return found
 
@@ -109,8 +109,9 @@ def hopper(device: torch.device) -> bool:
     return device.type != "cpu" and capability(device)[0] == 9
 
 
+@cache
 def takes_kernels(device: torch.device) -> bool:
-    """True if Triton compiles the kernels for the device."""
+    """True if Triton compiles the kernels for the device. Cached, because each launch calls it."""
     return device.type in DEVICES and DEVICES[device.type].triton
 
 
@@ -119,15 +120,15 @@ def _interpreted(device: torch.device) -> bool:
 
 
 def _properties(device: torch.device) -> Any:
-    module, own = _place(device)
+    module, own = _module_and_device(device)
     return module.get_device_properties(own)
 
 
-def _place(device: torch.device) -> tuple[Any, torch.device | None]:
+def _module_and_device(device: torch.device) -> tuple[Any, torch.device | None]:
     """Torch's module for the device, and the device. For meta tensors, whose launches are recorded,
-    the current device of that module.
+    the module of the first device with kernels, and None for the module's current device.
     """
-    if device.type in DEVICES:
+    if takes_kernels(device):
         return runtime(device), device
     name = next(name for name, kind in DEVICES.items() if kind.triton)
     return runtime(torch.device(name)), None
