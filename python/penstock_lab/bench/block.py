@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from penstock_lab.bench.genai_perf import COLUMNS
-from penstock_lab.bench.genai_perf import METRICS as SPREAD
+from penstock_lab.bench import genai_perf
 
 WIDTH = 50
 METRICS = {
@@ -43,7 +42,7 @@ def _lines(result: Result, metrics: Sequence[str]) -> Iterator[str]:
         if name in metrics and f"mean_{name}_ms" in result:
             yield from _section(result, name)
     yield from _penstock(result)
-    yield from _spread(result["penstock"].get("genai_perf", {}))
+    yield from _genai_perf(result["penstock"].get("genai_perf", {}))
     yield from _windows(result["penstock"].get("windows", ()))
     yield "=" * WIDTH
 
@@ -130,15 +129,17 @@ def _not_ended(result: Result) -> int:
     return expected - ended
 
 
-def _spread(table: Result) -> Iterator[str]:
+def _genai_perf(table: Result) -> Iterator[str]:
     """GenAI-Perf's table."""
     if not table:
         return
     yield _title("Metrics of GenAI-Perf", "-")
-    yield f"{'':26}" + "".join(f"{column:>11}" for column in COLUMNS)
-    for name, (title, _) in SPREAD.items():
+    yield f"{'':26}" + "".join(f"{column:>11}" for column in genai_perf.COLUMNS)
+    for name, (title, _) in genai_perf.METRICS.items():
         if name in table:
-            yield f"{title:<26}" + "".join(f"{table[name][each]:>11,.2f}" for each in COLUMNS)
+            yield f"{title:<26}" + "".join(
+                f"{table[name][each]:>11,.2f}" for each in genai_perf.COLUMNS
+            )
 
 
 def _windows(windows: Sequence[Result]) -> Iterator[str]:

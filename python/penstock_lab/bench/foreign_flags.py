@@ -86,7 +86,7 @@ def add_genai_perf(parser: argparse.ArgumentParser) -> None:
         type=_milliseconds,
         default=argparse.SUPPRESS,
         metavar="MS",
-        help="show the load also by windows of this length; its end is --num-prompts all the same",
+        help="also report windows of this length; the run still ends after --num-prompts requests",
     )
     names = ("--stability-percentage", "-s")
     group.add_argument(*names, action=IgnoredFlag, why=COUNTED)
