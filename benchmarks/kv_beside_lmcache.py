@@ -22,16 +22,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from support import facts, stores
+from support import facts
 from support.servers import Server
 
+from penstock.config.machine import free_port
 from penstock_lab.bench.compare.processes import ProcessTree, wait_until_quiet
-from penstock_lab.bench.compare.server_under_test import answers, first_line_with_digit, free_port
+from penstock_lab.bench.compare.server_under_test import answers, first_line_with_digit
 
 VOCAB = 49000
 OUTPUT = 4
@@ -125,9 +126,20 @@ def rounds(
     found["after others"] = [settled(server, prompts[0]) for _ in range(2)]
     if each.system == "penstock" and each.tier == "disk":
         for _ in range(3):
-            stores.forget_pages(scratch)
+            drop_pages(scratch)
             found["cold page cache"].append(settled(server, prompts[0]))
     return found
+
+
+def drop_pages(directory: Path) -> None:
+    """Write a directory's files to disk and drop them from the page cache."""
+    os.sync()
+    for path in directory.rglob("*"):
+        with suppress(FileNotFoundError):
+            if path.is_file():
+                descriptor = os.open(path, os.O_RDONLY)
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+                os.close(descriptor)
 
 
 def settled(server: Endpoint, prompt: Sequence[int]) -> float:

@@ -22,23 +22,21 @@ import os
 import statistics
 import sys
 import tempfile
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+from support.facts import fact_lines, gather, parser, stem, table, write
+from support.servers import HERE
 
-from benchmarks.support.facts import fact_lines, gather, parser, stem, table, write  # noqa: E402
-from benchmarks.support.servers import HERE  # noqa: E402
-from penstock import LLM, SamplingParams, __version__  # noqa: E402
-from penstock.config.machine import free_port  # noqa: E402
-from penstock_lab.bench.compare.recipe import Values  # noqa: E402
-from penstock_lab.bench.compare.server_under_test import ServerUnderTest  # noqa: E402
-from penstock_lab.bench.compare.servers import Entry, parse_servers  # noqa: E402
+from penstock import LLM, SamplingParams, __version__
+from penstock_lab.bench.compare.recipe import Values, find_recipe
+from penstock_lab.bench.compare.server_under_test import ServerUnderTest, port_of
+from penstock_lab.bench.compare.servers import Entry, parse_servers
+from penstock_lab.bench.target import Address
 
+RECIPES = Path(__file__).resolve().parent / "peers/recipes"
 NAMED = 20
 """Alternatives that Penstock and vLLM give for a token of the prompt."""
 LLAMA_NAMED = 1000
@@ -95,16 +93,12 @@ def divergence(reference: Sequence[float], found: Sequence[float]) -> float:
     return named + rest * math.log(rest / other)
 
 
-def ask(url: str, path: str, body: Mapping[str, object]) -> Any:
-    request = urllib.request.Request(
-        url + path, json.dumps(body).encode(), {"content-type": "application/json"}
-    )
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with direct.open(request, timeout=PATIENCE_S) as answer:
-        return json.load(answer)
+def fetch(url: str, path: str, body: Mapping[str, object] | None = None) -> Any:
+    """The JSON answer of a server, which may compute for minutes."""
+    return json.loads(Address(url).ask(path, body, timeout=PATIENCE_S))
 
 
-def here(model: str, windows: Sequence[Window]) -> Iterator[Iterator[Distribution]]:
+def in_process(model: str, windows: Sequence[Window]) -> Iterator[Iterator[Distribution]]:
     """Distributions of Penstock in this process, by window."""
     llm = LLM(model)
     params = SamplingParams(max_tokens=1, prompt_logprobs=NAMED)
@@ -127,7 +121,7 @@ def of_prompt(url: str, model: str, window: Window) -> Iterator[Distribution]:
         "logprobs": NAMED,
         "return_tokens_as_token_ids": True,
     }
-    found = ask(url, "/v1/completions", body)["choices"][0]["logprobs"]
+    found = fetch(url, "/v1/completions", body)["choices"][0]["logprobs"]
     each = zip(found["tokens"], found["token_logprobs"], found["top_logprobs"], strict=True)
     for token, logprob, top in list(each)[1 : len(window.ids)]:
         named = {**top, token: logprob}
@@ -146,7 +140,7 @@ def of_prefixes(url: str, window: Window) -> Iterator[Distribution]:
             "cache_prompt": True,
             "temperature": 0.0,
         }
-        first = ask(url, "/completion", body)["completion_probabilities"][0]
+        first = fetch(url, "/completion", body)["completion_probabilities"][0]
         yield {each["id"]: each["logprob"] for each in first["top_logprobs"]}
 
 
@@ -155,9 +149,9 @@ def elsewhere(
 ) -> Iterator[Iterator[Distribution]]:
     """Distributions of a server, by window."""
     is_llama = server.name.startswith("llama")
-    model = "" if is_llama else only_model(server.url)
+    url = server.url
+    model = "" if is_llama else str(fetch(url, "/v1/models")["data"][0]["id"])
     for window in windows:
-        url = server.url
         yield of_prefixes(url, window) if is_llama else of_prompt(url, model, window)
 
 
@@ -179,16 +173,10 @@ def measured(
     }
 
 
-def only_model(url: str) -> str:
-    """The name of the only model."""
-    with urllib.request.urlopen(f"{url}/v1/models", timeout=PATIENCE_S) as answer:
-        return str(json.load(answer)["data"][0]["id"])
-
-
 def started(entry: Entry, model: str, peers: Path, logs: Path) -> ServerUnderTest:
     here = entry.recipe.here if entry.recipe else Path()
     cpus = sorted(os.sched_getaffinity(0))
-    values = Values(free_port(), cpus, model, peers, list(HERE), here)
+    values = Values(port_of(entry), cpus, model, peers, list(HERE), here)
     server = ServerUnderTest(entry, values, logs)
     server.start(PATIENCE_S)
     return server
@@ -208,11 +196,11 @@ def main() -> None:
         for row in reference["windows"][: parsed.windows]
     ]
     exact = math.exp(-statistics.fmean(each for window in windows for each in window.actual))
-    own = {"version": __version__, "note": "4-bit weights (Q4_1), int8 activations, bf16 KV"}
-    found = measured("penstock", windows, here(parsed.model, windows))
+    own = {"version": __version__, "note": find_recipe("penstock", RECIPES).note}
+    found = measured("penstock", windows, in_process(parsed.model, windows))
     results: dict[str, Any] = {"penstock": {**found, **own}}
     with tempfile.TemporaryDirectory() as logs:
-        for entry in parse_servers(parsed.server, (), (), ROOT / "benchmarks/peers/recipes"):
+        for entry in parse_servers(parsed.server, (), (), RECIPES):
             server = started(entry, parsed.model, peers, Path(logs))
             try:
                 found = measured(server.name, windows, elsewhere(server, windows))
