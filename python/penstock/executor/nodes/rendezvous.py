@@ -170,8 +170,7 @@ class Rendezvous:
             stream.close("the engine ended")
         self._listener = None
 
-    # Incoming connections
-    # ---------------------------------------------------------------------------
+    # Incoming connections -------------------------------------------------------------------------
 
     def _take(self) -> tuple[Stream, Called] | None:
         """Accept the next connection. If a rank connected, returns it with its first message. A

@@ -132,8 +132,7 @@ class World:
         if losses and not self._over:
             self._on_exit(min(losses, key=lambda loss: loss.account).exit)
 
-    # Shutdown
-    # ---------------------------------------------------------------------------------------
+    # Shutdown -------------------------------------------------------------------------------------
 
     def all_ended(self, timeout: float) -> bool:
         """Wait up to `timeout` seconds for all ranks to end; returns whether they have. Returns
