@@ -36,7 +36,7 @@ pytestmark = pytest.mark.heavy
 
 KEY = bytes(range(32))
 CARD = {"the version": "1", "model.quantization": "auto"}
-HANG = 10.0
+HANG = 60.0
 
 
 def config(nnodes: int, node: int, pp: int, master: str) -> EngineConfig:
