@@ -69,6 +69,8 @@ def test_thresholds_are_reached_by_the_hardware_of_the_plan(
     assert found["memory_gb_per_s"]["needed"] < found["memory_gb_per_s"]["expected"]
     assert found["memory_gb_per_s"]["expected"] == pytest.approx(3350 * 0.95, abs=0.1)
     assert found["all_reduce_us"]["needed"] > found["all_reduce_us"]["expected"]
+    formula = found["all_reduce_us"]["formula"]
+    assert formula.startswith(f"{found['all_reduce_us']['bytes'] / 1e3:.1f} KB, ")
     assert found["storage_gb_per_s"]["needed"] < found["storage_gb_per_s"]["expected"]
 
 

@@ -44,6 +44,7 @@ def plan(**changes: Any) -> dict[str, Any]:
             "all_reduce_us": {
                 "needed": 90.0,
                 "expected": 40.0,
+                "bytes": 114_688,
                 "formula": "114.7 KB, 122 in a step",
             },
             "of_a_later_version": {"needed": 1},
@@ -59,7 +60,7 @@ def test_a_plan_over_two_nodes() -> None:
     assert needs.bounds["storage_gb_per_s"] == Bound(0.3, 0.5, "GB/s", formula="a")
     assert needs.bounds["all_reduce_us"].is_ceiling
     assert needs.bounds["tier_disk_gb_per_s"].expected == 5.0
-    assert needs.reduced_bytes == 114_700
+    assert needs.reduced_bytes == 114_688
     rail = needs.bounds["rail_gbit_per_s"]  # source 002: 8 x 400 Gb/s; half is planned with
     assert (rail.needed, rail.expected) == (200, 400)
     assert "of_a_later_version" not in needs.bounds
@@ -91,6 +92,13 @@ def test_a_threshold_that_is_no_number_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "plan.yaml"
     path.write_text(yaml.safe_dump(plan(thresholds={"storage_gb_per_s": {"needed": "fast"}})))
     with pytest.raises(PenstockError, match=r"storage_gb_per_s\.needed"):
+        read_needs(path)
+
+
+def test_an_all_reduce_without_its_size_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_text(yaml.safe_dump(plan(thresholds={"all_reduce_us": {"needed": 90.0}})))
+    with pytest.raises(PenstockError, match=r"us\.bytes is missing; make the plan again"):
         read_needs(path)
 
 

@@ -25,7 +25,9 @@ needed.
 def thresholds(
     trial: Trial, subject: Subject, target: Target, goal: Goal, speed: Speed
 ) -> dict[str, Any]:
-    """For each check by name: the needed and the expected value, and the formula."""
+    """For each check by name: the needed and the expected value, and the formula; of an all-reduce
+    also its size in bytes.
+    """
     candidate = trial.candidate
     found = _load(trial, goal)
     if isinstance(candidate.model, StepModel):
@@ -60,11 +62,12 @@ def _step(
     if candidate.cut.tp > 1:
         sums = 2 * stage.layers
         each = model.all_reduce(batch)
+        size = round(batch * subject.spec.hidden * 2)
         found["all_reduce_us"] = {
             "needed": round((each + spare / sums) * 1e6, 1),
             "expected": round(each * 1e6, 1),
-            "formula": f"{batch * subject.spec.hidden * 2 / 1e3:.1f} KB, {sums} in a step, "
-            f"{spare * 1e3:.2f} ms spare",
+            "bytes": size,
+            "formula": f"{size / 1e3:.1f} KB, {sums} in a step, {spare * 1e3:.2f} ms spare",
         }
     return found
 

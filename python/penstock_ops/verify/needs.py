@@ -4,7 +4,6 @@ the hardware should give.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,8 +28,6 @@ WEIGHTS = "weights"
 """Key of `Needs.directories`."""
 REDUCED_BYTES = 64 << 10
 """Size of an all-reduce without a plan."""
-PLANNED_KB = re.compile(r"^([\d.]+) KB, \d+ in a step")
-"""The size in the plan's formula of all_reduce_us."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +78,14 @@ class Needs:
 RANKS = count(1, MOST_RANKS)
 THRESHOLD = members({"needed": number()}, {"expected": or_null(number()), "formula": text()})
 TIER = members({"kind": text(), "bytes": count(1)}, {"gb_per_s": or_null(number())})
+
+
+def _thresholds_form(key: str, value: object) -> None:
+    """A THRESHOLD by name; a time of an all-reduce is one of a size."""
+    table(text(), THRESHOLD)(key, value)
+    members({}, {"all_reduce_us": members({"bytes": count(1)})})(key, value)
+
+
 PLAN = members(
     {
         "model": members({"name": text()}),
@@ -98,7 +103,7 @@ PLAN = members(
             {"tiers": or_null(rows(TIER))},
         ),
         "memory": rows(members({}, {"shared_memory": count()}), least=1),
-        "thresholds": table(text(), THRESHOLD),
+        "thresholds": _thresholds_form,
     }
 )
 """The members of plan.yaml that are requirements of nodes."""
@@ -138,7 +143,7 @@ def needs_of(plan: Mapping[str, Any]) -> Needs:
         accelerator=target.get("accelerator", "") if has_devices else "",
         ranks=on_node,
         shared_memory=shared * on_node,
-        reduced_bytes=_reduced_bytes(bounds.get("all_reduce_us")),
+        reduced_bytes=plan["thresholds"].get("all_reduce_us", {}).get("bytes", REDUCED_BYTES),
         fabric_resources=target["fabric_resources"] if nodes > 1 else {},
         bounds=bounds,
     )
@@ -153,11 +158,6 @@ def _thresholds(rows: Mapping[str, Any]) -> dict[str, Bound]:
             formula = row.get("formula", "")
             found[name] = Bound(row["needed"], expected, unit, is_ceiling, formula)
     return found
-
-
-def _reduced_bytes(bound: Bound | None) -> int:
-    size = PLANNED_KB.match(bound.formula) if bound else None
-    return max(int(float(size[1]) * 1e3), 1) if size else REDUCED_BYTES
 
 
 def _tiers(tiers: Any) -> dict[str, Bound]:
