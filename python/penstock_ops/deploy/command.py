@@ -40,7 +40,7 @@ from penstock_ops.deploy.settings import (
 )
 from penstock_ops.deploy.tiers import tiers_of
 from penstock_ops.deploy.topology.flags import add_topology, topology_of
-from penstock_ops.deploy.verify_job import add_verify
+from penstock_ops.deploy.verify_job import add_verify, write_verification
 from penstock_ops.deploy.vmware.flags import add_vmware
 from penstock_ops.deploy.volumes import Volume
 
@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_vmware(targets.add_parser("vmware", help="VM class, cluster and host checks for ESX"))
     add_operators(targets.add_parser("operators", help="NVIDIA's operators: values, order"))
     add_topology(targets.add_parser("topology", help="NCCL's topology file: make, lint"))
-    add_verify(targets.add_parser("verify", help="a Job that checks the nodes of a replica"))
+    _verify(targets.add_parser("verify", help="a Job that checks the nodes of a replica"))
     _lint(targets.add_parser("lint", help="check manifests of any origin"))
     add_commands(targets)
 
@@ -287,6 +287,16 @@ def _bench(parser: argparse.ArgumentParser) -> None:
 def run_bench(parsed: argparse.Namespace) -> int:
     _check_texts(parsed)
     return write_bench(parsed)
+
+
+def _verify(parser: argparse.ArgumentParser) -> None:
+    add_verify(parser)
+    parser.set_defaults(command=run_verify)
+
+
+def run_verify(parsed: argparse.Namespace) -> int:
+    _check_texts(parsed)
+    return write_verification(parsed)
 
 
 def _lint(parser: argparse.ArgumentParser) -> None:

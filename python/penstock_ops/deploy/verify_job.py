@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from penstock.core import InvalidValueError, PenstockError
 from penstock_ops.deploy.devices import node_selector
 from penstock_ops.deploy.kubernetes import Manifests, write
 from penstock_ops.deploy.plan_file import read_plan
+from penstock_ops.deploy.pod_flags import pair_of
 from penstock_ops.deploy.resources import (
     resources,
     restricted,
@@ -22,7 +22,7 @@ from penstock_ops.deploy.resources import (
     tolerations,
 )
 from penstock_ops.deploy.settings import MASTER_PORT, MODELS, Settings, checked_name, name_of
-from penstock_ops.deploy.volumes import Volume
+from penstock_ops.deploy.volumes import Volume, claim_source
 
 PLAN, TOKEN = "/etc/penstock/plan", "/etc/penstock/token"
 """Directories in the pods."""
@@ -53,23 +53,22 @@ def add_verify(parser: argparse.ArgumentParser) -> None:
         metavar="LABEL=VALUE",
         help="label that nodes must have; repeatable",
     )
-    parser.set_defaults(command=run_verify)
 
 
-def run_verify(parsed: argparse.Namespace) -> int:
+def write_verification(parsed: argparse.Namespace) -> int:
     """Write the objects; print their file names and what they require."""
     plan = read_plan(parsed.plan)
     name = checked_name("--name", parsed.name or name_of(plan["model"]["name"]))
-    selector = dict(_label(text) for text in parsed.node_selector)
+    selector = dict(pair_of("--node-selector", text) for text in parsed.node_selector)
     settings = Settings(
         plan=plan,
         name=name,
-        image=_reference(parsed.image),
+        image=parsed.image,
         volume=Volume(claim=parsed.claim),
         model_path="",
         node_selector=selector,
     )
-    text = _text(parsed.plan)
+    text = parsed.plan.read_text(encoding="utf-8")
     for path in write(verification(settings, text), parsed.output):
         print(path)
     if settings.nodes > 1:
@@ -211,26 +210,5 @@ def _volumes(settings: Settings) -> list[dict[str, object]]:
     if settings.nodes > 1:
         found.append({"name": "token", "secret": {"secretName": name}})
     if claim := settings.volume.claim:
-        source = {"claimName": claim, "readOnly": True}
-        found.append({"name": "model", "persistentVolumeClaim": source})
+        found.append({"name": "model", **claim_source(claim, read_only=True)})
     return found
-
-
-def _label(text: str) -> tuple[str, str]:
-    label, equals, value = text.partition("=")
-    if not label or not equals or not text.isprintable():
-        raise InvalidValueError("--node-selector", text, "NAME=VALUE")
-    return label, value
-
-
-def _reference(image: str) -> str:
-    if "://" in image or " " in image or not image.isprintable() or not image:
-        raise InvalidValueError("--image", image, "a reference such as registry/model@sha256:...")
-    return image
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise PenstockError(f"{path}: {error}") from error
