@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock_ops.verify import sources
 from penstock_ops.verify.checks import acs, gpu_health, nvidia
 from penstock_ops.verify.checks.gpu_topology import PATH, parse
 from penstock_ops.verify.checks.registry import CHECKS
@@ -97,6 +98,24 @@ def test_files_of_a_pattern_with_unreadable_ones(tmp_path: Path) -> None:
     found = collect("n", [Files("v", "/*/value"), Files("none", "/*/other")], tmp_path)
     assert found["v"].files == {"/a/value": "a\n", "/b/value": "b\n"}
     assert found["none"].absence is Absence.MISSING
+
+
+def test_evidence_that_would_be_cut_is_none(
+    stub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "log").write_text("x" * 101)
+    for name in ("a", "b", "c"):
+        (tmp_path / f"{name}.gid").write_text("x")
+    program(stub, "lspci", "printf %101s x")
+    monkeypatch.setattr(sources, "MOST_BYTES", 100)
+    monkeypatch.setattr(sources, "MOST_FILES", 2)
+    wanted = [Files("log", "/log"), Files("gids", "/*.gid"), Command("lspci", ("lspci",))]
+    found = collect("n", wanted, tmp_path)
+    assert {each.absence for each in found.evidence.values()} == {Absence.FAILED}
+    assert "3 files, at most 2" in found["gids"].detail
+    monkeypatch.setattr(sources, "MOST_BYTES", 101)
+    assert found["log"].detail.endswith("File too large")
+    assert len(collect("n", wanted[:1], tmp_path)["log"].files["/log"]) == 101
 
 
 def test_a_pipe_without_a_writer_does_not_block(tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ machine; commands are run with LC_ALL=C and a time limit.
 
 from __future__ import annotations
 
+import errno
 import glob
 import os
 import re
 import signal
-import stat
 import subprocess
 import sys
 import time
@@ -23,12 +23,14 @@ from pathlib import Path
 from penstock.config.sources import tool_environment
 from penstock_ops.verify.evidence import Absence, Evidence, Snapshot
 
-MOST_BYTES = 4 << 20
-"""Maximum size of one file's or one command's text."""
-MOST_FILES = 4096
-"""Maximum number of files that one pattern may match."""
-DEVICE_BYTES = 1 << 14
-"""Bytes of one read of a device; a record of /dev/kmsg has at most 8 KiB."""
+MOST_BYTES = 16 << 20
+"""Maximum size of one file's or one command's text. A larger one is no evidence: a log without its
+end would have no faults there.
+"""
+MOST_FILES = 1 << 16
+"""Maximum number of files that one pattern may match: an RDMA port on Ethernet has 256 GIDs."""
+READ_BYTES = 1 << 16
+"""Bytes of one read; a record of /dev/kmsg has at most 8 KiB."""
 KILL_SECONDS = 2.0
 ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
@@ -121,13 +123,17 @@ def _read(source: Source, root: Path, run: Runner) -> Evidence:
 
 def _matches(pattern: str, root: Path) -> list[Path]:
     found = sorted(glob.glob(pattern.lstrip("/"), root_dir=root, include_hidden=True))
-    return [root / name for name in found[:MOST_FILES]]
+    return [root / name for name in found]
 
 
 def _files(pattern: str, root: Path) -> Evidence:
     files: dict[str, str] = {}
     worst: tuple[Absence, str] | None = None
-    for path in _matches(pattern, root):
+    paths = _matches(pattern, root)
+    if len(paths) > MOST_FILES:
+        detail = f"{pattern}: {len(paths)} files, at most {MOST_FILES} are read"
+        return Evidence(absence=Absence.FAILED, detail=detail)
+    for path in paths:
         name = "/" + str(path.relative_to(root))
         try:
             files[name] = clean(_content(path))
@@ -143,26 +149,27 @@ def _files(pattern: str, root: Path) -> Evidence:
 
 
 def _content(path: Path) -> bytes:
-    """The bytes of a file. Of a character device, as /dev/kmsg, those that it has now: a record at
-    each read.
+    """The bytes of a file; of a device such as /dev/kmsg those that it has now, a record at each
+    read. OSError if there are more than MOST_BYTES.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    parts: list[bytes] = []
+    found = bytearray()
     try:
-        is_device = stat.S_ISCHR(os.fstat(descriptor).st_mode)
-        while sum(map(len, parts)) < MOST_BYTES:
+        while len(found) <= MOST_BYTES:
             try:
-                part = os.read(descriptor, DEVICE_BYTES if is_device else MOST_BYTES)
+                part = os.read(descriptor, READ_BYTES)
             except BrokenPipeError:  # the kernel has overwritten the record
                 continue
             except BlockingIOError:
                 break
             if not part:
                 break
-            parts.append(part)
+            found += part
     finally:
         os.close(descriptor)
-    return b"".join(parts)
+    if len(found) > MOST_BYTES:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    return bytes(found)
 
 
 def _links(pattern: str, root: Path) -> Evidence:
@@ -204,7 +211,10 @@ def run_command(words: tuple[str, ...], seconds: float) -> Evidence:
         # Its session is its own, so that a terminal's Ctrl-C does not reach it.
         _kill(process)
         raise
-    text = clean(out[:MOST_BYTES])
+    if len(out) > MOST_BYTES:
+        detail = f"{name}: output of {len(out)} bytes, at most {MOST_BYTES} are read"
+        return Evidence(absence=Absence.FAILED, detail=detail)
+    text = clean(out)
     if process.returncode == 0:
         return Evidence(text=text)
     last = (clean(err[:MOST_BYTES]).strip() or text.strip()).rpartition("\n")[2]
