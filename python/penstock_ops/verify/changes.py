@@ -17,6 +17,8 @@ ABSENT = "absent"
 
 @dataclass(frozen=True, slots=True)
 class Change:
+    """The findings of a check and device in two successive passes; at least one has one."""
+
     before: Finding | None
     now: Finding | None
 
@@ -57,8 +59,8 @@ def retained(before: Mapping[Key, Finding], now: Mapping[Key, Finding]) -> dict[
 
 
 def changes(before: Mapping[Key, Finding], now: Mapping[Key, Finding]) -> Iterator[Change]:
-    """Changes of status, in the order of checks. Findings of a whole node that come and go are
-    none unless they are faults: a check has one instead of those of its devices.
+    """Changes of status, in the order of checks. A finding of a whole node that appears or
+    disappears counts only if it is a fault: a check has it in place of findings of its devices.
     """
     for key in dict.fromkeys([*now, *before]):
         change = Change(before.get(key), now.get(key))

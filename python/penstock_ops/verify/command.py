@@ -37,8 +37,8 @@ Examples:
   penstock verify --checks ecc,xid --json verify.json
   penstock verify --watch 60 --metrics /var/lib/node_exporter/penstock.prom
 
-Exit status: 0 the plan holds, 1 it does not, 3 not proven: something that it depends on could not
-be read (docs/verify.md).
+Exit status: 0 the plan holds, 1 it does not, 3 not proven: something that it
+depends on could not be read (docs/verify.md).
 """
 
 
@@ -106,7 +106,9 @@ def requirements(parsed: argparse.Namespace) -> Needs:
     if parsed.weights:
         if not parsed.hosts and not parsed.weights.is_dir():
             raise PenstockError(f"--weights {parsed.weights}: no such directory")
-        needs = replace(needs, directories={WEIGHTS: str(parsed.weights.resolve())})
+        # A path of other hosts may be another file, or a link, here.
+        weights = parsed.weights if parsed.hosts else parsed.weights.resolve()
+        needs = replace(needs, directories={WEIGHTS: str(weights)})
     return with_serving(needs, parsed.config) if parsed.config else needs
 
 

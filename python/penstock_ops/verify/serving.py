@@ -4,6 +4,7 @@ tiers of KV.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -16,13 +17,13 @@ from penstock_ops.verify.needs import WEIGHTS, Needs
 REMOTE = ("redis", "object")
 
 
-def tiers_of(config: Path) -> tuple[TierConfig, ...]:
-    return tuple(parse(gather({}, str(config)))["kv_tier"])
-
-
-def remote_tiers(config: Path) -> tuple[TierConfig, ...]:
+def remote_tiers(config: Path) -> list[TierConfig]:
     """Tiers on other hosts, in the order of the file."""
-    return tuple(tier for tier in tiers_of(config) if tier.kind in REMOTE)
+    return _remote(parse(gather({}, str(config)))["kv_tier"])
+
+
+def _remote(tiers: Iterable[TierConfig]) -> list[TierConfig]:
+    return [tier for tier in tiers if tier.kind in REMOTE]
 
 
 def with_serving(needs: Needs, config: Path) -> Needs:
@@ -34,10 +35,11 @@ def with_serving(needs: Needs, config: Path) -> Needs:
     model = Path(str(raw["model"].texts[0])) if "model" in raw else None
     if model and model.is_dir():
         directories.setdefault(WEIGHTS, str(model.resolve()))
-    for tier in tiers_of(config):
+    tiers: list[TierConfig] = parse(raw)["kv_tier"]
+    for tier in tiers:
         if tier.kind == "disk" and tier.path:
             directories.setdefault("disk", tier.path)
-    remote = remote_tiers(config)
+    remote = _remote(tiers)
     return replace(
         needs,
         directories=directories,

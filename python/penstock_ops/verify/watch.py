@@ -1,4 +1,4 @@
-"""`penstock verify --watch`: the checks that do not disturb a server, again and again."""
+"""`penstock verify --watch`: repeats the checks that do not disturb a server."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def add_watch_arguments(parser: argparse.ArgumentParser) -> None:
         "--watch",
         metavar="SECONDS",
         type=float,
-        help="run the checks that do not disturb a server again and again, with a pause of "
+        help="repeat the checks that do not disturb a server, with a pause of "
         f"{LEAST_SECONDS:g} to {MOST_SECONDS:g} s, and print a line for each change of status",
     )
     group.add_argument(
@@ -73,14 +73,14 @@ class Watch:
         that of "not proven" before there is one. PenstockError if `metrics` cannot be written.
         """
         status = EXIT_STATUS[Outcome.NOT_PROVEN]
+        passes = self._passes()
         try:
             with _sigterm_interrupts():
-                for found in self._passes():
-                    status = found.exit_status
+                while True:
+                    status = next(passes).exit_status
                     self.clock.pause(self.interval)
         except KeyboardInterrupt:
             return status
-        raise AssertionError("passes have no end")
 
     def _passes(self) -> Iterator[Verdict]:
         sources = sources_of(self.checks, self.needs)
@@ -138,7 +138,7 @@ def summary(found: Verdict, needs: Needs) -> str:
 
 
 def watch(parsed: argparse.Namespace, checks: Sequence[NodeCheck], needs: Needs) -> int:
-    """Watch as the flags tell. Returns the exit status."""
+    """Run a Watch with the flags. Returns its exit status."""
     light = tuple(check for check in checks if check.runs_beside_server)
     if parsed.checks and len(light) < len(checks):
         heavy = ",".join(check.name for check in checks if not check.runs_beside_server)

@@ -148,7 +148,7 @@ def _recovery(check: NodeCheck, node: Snapshot, gpu: Gpu) -> Finding:
     return check.finding(
         node,
         Status.FAIL,
-        f"the driver asks for: {action.text}",
+        f"the driver recommends: {action.text}",
         device=gpu.bus_id,
         cause="a fault that the driver cannot clear; the check xid may name it",
         remedy=ACTIONS[action.text],

@@ -15,7 +15,6 @@ VENDORS = Files("pci-vendor", "/sys/bus/pci/devices/*/vendor")
 PATHS = Links("pci-path", "/sys/bus/pci/devices/*")
 """Real paths, whose parts are the bridges above a device."""
 CPUS = Files("cpuinfo", "/proc/cpuinfo")
-PRODUCT = Files("product", "/sys/class/dmi/id/product_name")
 NVIDIA, AMD, MELLANOX = 0x10DE, 0x1002, 0x15B3
 ACCELERATOR_CLASSES = {NVIDIA: (0x0302,), AMD: (0x0380, 0x1200)}
 """Base class and subclass: a 3D controller, another display controller, an accelerator. Graphics

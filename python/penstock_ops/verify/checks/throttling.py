@@ -23,7 +23,6 @@ SLOWED = {
 """Reasons that lower clocks below what the load allows, with cause and remedy. Idle, a power cap
 and application clocks are no fault.
 """
-REQUIRED = tuple(SLOWED)
 
 
 def judge(check: NodeCheck, node: Snapshot, needs: Needs) -> Iterator[Finding]:
@@ -52,7 +51,7 @@ def judge(check: NodeCheck, node: Snapshot, needs: Needs) -> Iterator[Finding]:
 def _active(gpu: Gpu) -> list[str] | None:
     """Reasons of SLOWED that are active; None if the device reports none."""
     prefix, reasons = _reasons(gpu)
-    flags = {name: reasons.flag(f"{prefix}_{name}", "Active", "Not Active") for name in REQUIRED}
+    flags = {name: reasons.flag(f"{prefix}_{name}", "Active", "Not Active") for name in SLOWED}
     return None if None in flags.values() else [name for name, active in flags.items() if active]
 
 

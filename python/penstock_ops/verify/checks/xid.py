@@ -108,7 +108,8 @@ def severity(event: Event) -> tuple[Status, str, str]:
     if event.code == ACTION_CODE:
         action = event.text.rpartition("(")[2].rstrip(")") if "(" in event.text else event.text
         is_none = "none" in action.lower()
-        return (Status.PASS if is_none else Status.FAIL), "asked for by the driver", action
+        status = Status.PASS if is_none else Status.FAIL
+        return status, "a fault after which the driver recommends an action", action
     if event.code in LINK_CODES:
         status = Status.FAIL if _is_fatal(event.text) else Status.WARN
         return status, "NVLink error", "check nvlink; reset all GPUs of the node"

@@ -16,7 +16,7 @@ from penstock_ops.verify.error import ParseError
 MEBI_BITS = (1 << 20) * 8 / 1e9
 """Gb of one MiB."""
 UNITS: Mapping[str, float] = {"Gb/sec": 1.0, "MiB/sec": MEBI_BITS, "MB/sec": MEBI_BITS}
-SIZE, PEAK, RATE, TYPICAL = "#bytes", "BW peak", "MsgRate[Mpps]", "t_typical[usec]"
+SIZE, RATE, TYPICAL = "#bytes", "MsgRate[Mpps]", "t_typical[usec]"
 AVERAGE = re.compile(r"BW average\[(.*)\]")
 COLUMN = re.compile(r"#\w+|BW \w+\[[^\]]*\]|[\d.]+% percentile\[[^\]]*\]|\w+\[[^\]]*\]|tps average")
 TOLERANCE = 0.02
