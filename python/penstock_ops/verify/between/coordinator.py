@@ -150,15 +150,15 @@ class Coordinator:
 
         def one(at: int) -> None:
             if not self.nodes[at].lost:
-                reply = self._ask(self.nodes[at], requests[at])
+                reply = self._exchange(self.nodes[at], requests[at])
                 if reply is not None:
                     replies[at] = reply
 
         self._each(requests, one)
         return replies
 
-    def _each(self, places: Iterable[int], work: Callable[[int], None]) -> None:
-        for _ in self._pool.map(work, places):
+    def _each(self, positions: Iterable[int], work: Callable[[int], None]) -> None:
+        for _ in self._pool.map(work, positions):
             pass
 
     def _greet(self, node: Node, join: float) -> None:
@@ -180,7 +180,7 @@ class Coordinator:
         node.address = node.address or greeting["address"]
         node.port = greeting["port"]
 
-    def _ask(self, node: Node, request: Request) -> Reply | None:
+    def _exchange(self, node: Node, request: Request) -> Reply | None:
         """The reply; None if the node is lost."""
         assert node.channel is not None
         number = next(self._ids)

@@ -10,6 +10,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from statistics import median
 
+from penstock_ops.verify.between.fault_domains import (
+    Fault,
+    domain_findings,
+    everyone,
+    finding,
+    measured_findings,
+    pair_name,
+)
 from penstock_ops.verify.between.limits import (
     CLOCK_SECONDS,
     NAME_SECONDS,
@@ -20,7 +28,6 @@ from penstock_ops.verify.between.limits import (
 )
 from penstock_ops.verify.between.location import locate
 from penstock_ops.verify.between.measurements import Measurements
-from penstock_ops.verify.between.places import Fault, everyone, finding, located, pair_name, valued
 from penstock_ops.verify.between.rdma import BANDWIDTH, LATENCY, judge_rdma
 from penstock_ops.verify.between.rounds import Pair
 from penstock_ops.verify.finding import Bound, Finding, Layer, Status
@@ -106,7 +113,7 @@ def _names(found: Measurements, needs: Needs) -> Iterator[Finding]:
         },
         remedy,
     )
-    yield from located(
+    yield from domain_findings(
         found, found.names, bad, failed, Status.WARN, lambda pairs: bad[min(pairs)], Layer.HOST
     )
     late = Fault(
@@ -114,7 +121,7 @@ def _names(found: Measurements, needs: Needs) -> Iterator[Finding]:
         {"node": "its resolver tries domains or servers that do not answer"},
         {"node": "use names with a final dot, or fewer search domains in /etc/resolv.conf"},
     )
-    yield from located(
+    yield from domain_findings(
         found,
         found.names,
         slow,
@@ -200,7 +207,7 @@ def _ports(found: Measurements, needs: Needs) -> Iterator[Finding]:
         },
     )
     reached = {*found.round_trip_us, *found.transfers, *found.unreachable}
-    yield from located(
+    yield from domain_findings(
         found,
         reached,
         found.unreachable,
@@ -250,7 +257,7 @@ def _latency(found: Measurements, needs: Needs) -> Iterator[Finding]:
             "pair": "compare the routes: ip route get, traceroute",
         },
     )
-    yield from valued(found, values, slow, fault, bound, "round trip")
+    yield from measured_findings(found, values, slow, fault, bound, "round trip")
 
 
 def _bandwidth(found: Measurements, needs: Needs) -> Iterator[Finding]:
@@ -272,7 +279,7 @@ def _bandwidth(found: Measurements, needs: Needs) -> Iterator[Finding]:
             "everywhere": "look at the switch, and at the traffic of others",
         },
     )
-    yield from valued(found, rates, slow, fault, bound, "one TCP stream")
+    yield from measured_findings(found, rates, slow, fault, bound, "one TCP stream")
 
 
 def _explained(found: Measurements, faulty: Collection[Pair]) -> set[Pair]:
@@ -296,7 +303,7 @@ def _loss(found: Measurements, needs: Needs) -> Iterator[Finding]:
             "pair": "look at the error counters of the switches on this path",
         },
     )
-    yield from located(
+    yield from domain_findings(
         found,
         found.transfers,
         lossy,
@@ -321,7 +328,7 @@ def _path_mtu(found: Measurements, needs: Needs) -> Iterator[Finding]:
             "type 3 code 4 pass"
         },
     )
-    yield from located(
+    yield from domain_findings(
         found,
         found.transfers,
         stopped,
@@ -346,7 +353,7 @@ def _path_mtu(found: Measurements, needs: Needs) -> Iterator[Finding]:
     )
     if stopped and not small:
         return
-    yield from valued(found, values, small, fewer, bound, "largest packet")
+    yield from measured_findings(found, values, small, fewer, bound, "largest packet")
 
 
 def _passing(found: Measurements, pairs: Collection[Pair]) -> str:

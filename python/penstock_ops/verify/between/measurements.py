@@ -57,7 +57,7 @@ class Rail:
 
 @dataclass(slots=True)
 class Measurements:
-    """Values by node or by pair (from, to), as places in `nodes`."""
+    """Values by node or by pair (from, to), as positions in `nodes`."""
 
     nodes: tuple[str, ...]
     lost: dict[int, str] = field(default_factory=dict)

@@ -50,7 +50,7 @@ def measure_rails(run: Coordinator, found: Measurements, needs: Needs) -> None:
 def _reason(found: Measurements, nodes: Mapping[int, Any]) -> str:
     """Why there is nothing to measure; empty if there is."""
     if len(nodes) < 2:
-        return "fewer than two nodes tell their adapters"
+        return "fewer than two nodes report their adapters"
     for at, node in sorted(nodes.items()):
         if not node["adapters"]:
             return f"{found.nodes[at]} has no RDMA adapter with an active port"

@@ -8,8 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from penstock_ops.verify.between.fault_domains import (
+    Fault,
+    everyone,
+    finding,
+    measured_findings,
+    pair_name,
+)
 from penstock_ops.verify.between.measurements import Measurements, Memory, Rail
-from penstock_ops.verify.between.places import Fault, everyone, finding, pair_name, valued
 from penstock_ops.verify.between.rounds import Pair
 from penstock_ops.verify.expected import of_node
 from penstock_ops.verify.finding import Bound, Finding, Status
@@ -80,7 +86,7 @@ def judge_rdma(found: Measurements, needs: Needs) -> Iterator[Finding]:
                 finding(BANDWIDTH, everyone(found), Status.SKIPPED, reason), device=rail.device
             )
         limit = of_node("rdma_read_us").bound(is_ceiling=True)
-        yield from _valued(found, rail, DISTANCE, rail.read_us, limit, "read of 8 bytes")
+        yield from _measured(found, rail, DISTANCE, rail.read_us, limit, "read of 8 bytes")
         yield from _failures(found, rail)
 
 
@@ -112,10 +118,10 @@ def _rates(
     bound: Bound,
     memory: Memory,
 ) -> Iterator[Finding]:
-    return _valued(found, rail, fault, rates, bound, f"RDMA writes from {memory}")
+    return _measured(found, rail, fault, rates, bound, f"RDMA writes from {memory}")
 
 
-def _valued(
+def _measured(
     found: Measurements,
     rail: Rail,
     fault: Fault,
@@ -124,7 +130,7 @@ def _valued(
     what: str,
 ) -> Iterator[Finding]:
     slow = {pair for pair, value in values.items() if bound.status(value) is not Status.PASS}
-    for each in valued(found, values, slow, fault, bound, what):
+    for each in measured_findings(found, values, slow, fault, bound, what):
         yield replace(each, device=rail.device)
 
 

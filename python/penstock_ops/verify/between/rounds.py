@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 Pair = tuple[int, int]
-"""Sender and receiver, by their places among the nodes."""
+"""Sender and receiver, by their positions in the list of nodes."""
 FULL = 16
 """Maximum number of nodes whose pairs are all measured. With more, each node is measured with
 log2(n) others, which suffices to tell a slow node from a slow pair.

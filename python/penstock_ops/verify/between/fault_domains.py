@@ -1,5 +1,5 @@
-"""Places: the findings of a check of pairs, each for the node, the pair, or all nodes that the slow
-pairs have in common. Pure.
+"""Fault domains: the findings of a check of pairs, each for the node, the pair, or all nodes that
+the slow pairs have in common. Pure.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ from penstock_ops.verify.between.rounds import Pair
 from penstock_ops.verify.finding import SEVERITY, Bound, Finding, Layer, Status
 
 
-class Kind(StrEnum):
+class Scope(StrEnum):
     NODE = "node"
     PAIR = "pair"
     EVERYWHERE = "everywhere"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    kind: Kind
+class FaultDomain:
+    """The smallest part of the network that explains some slow pairs: a node, a pair, or all."""
+
+    scope: Scope
     name: str
     pairs: tuple[Pair, ...]
     direction: str = ""
@@ -31,14 +33,14 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A check, with causes and remedies by Kind or Direction. Those of NODE are the default."""
+    """A check, with causes and remedies by Scope or Direction; NODE's are the default."""
 
     check: str
     cause: Mapping[str, str]
     remedy: Mapping[str, str]
 
-    def of(self, texts: Mapping[str, str], place: Place) -> str:
-        return texts.get(place.direction) or texts.get(place.kind) or texts[Kind.NODE]
+    def of(self, texts: Mapping[str, str], domain: FaultDomain) -> str:
+        return texts.get(domain.direction) or texts.get(domain.scope) or texts[Scope.NODE]
 
 
 def finding(
@@ -64,22 +66,24 @@ def pair_name(found: Measurements, pair: Pair) -> str:
     return f"{found.nodes[pair[0]]} -> {found.nodes[pair[1]]}"
 
 
-def places(found: Measurements, measured: Collection[Pair], slow: Collection[Pair]) -> list[Place]:
-    """What explains the slow pairs."""
+def fault_domains(
+    found: Measurements, measured: Collection[Pair], slow: Collection[Pair]
+) -> list[FaultDomain]:
+    """The fault domains that explain the slow pairs."""
     location = locate(measured, slow)
     if location.is_everywhere:
-        return [Place(Kind.EVERYWHERE, everyone(found), tuple(sorted(slow)))]
+        return [FaultDomain(Scope.EVERYWHERE, everyone(found), tuple(sorted(slow)))]
     nodes = [_node(found, each) for each in location.nodes]
-    pairs = [Place(Kind.PAIR, pair_name(found, pair), (pair,)) for pair in location.pairs]
+    pairs = [FaultDomain(Scope.PAIR, pair_name(found, pair), (pair,)) for pair in location.pairs]
     return nodes + pairs
 
 
-def _node(found: Measurements, node: SlowNode) -> Place:
+def _node(found: Measurements, node: SlowNode) -> FaultDomain:
     direction = "" if node.direction is Direction.BOTH else node.direction.value
-    return Place(Kind.NODE, found.nodes[node.node], tuple(sorted(node.pairs)), direction)
+    return FaultDomain(Scope.NODE, found.nodes[node.node], tuple(sorted(node.pairs)), direction)
 
 
-def located(
+def domain_findings(
     found: Measurements,
     measured: Collection[Pair],
     slow: Collection[Pair],
@@ -88,12 +92,12 @@ def located(
     summary: Callable[[Collection[Pair]], str],
     layer: Layer = Layer.FABRIC,
 ) -> Iterator[Finding]:
-    """A finding for each place of slow pairs."""
-    for place in places(found, measured, slow):
-        yield replace(_of_place(place, fault, status, summary(place.pairs)), layer=layer)
+    """A finding for each fault domain of the slow pairs."""
+    for domain in fault_domains(found, measured, slow):
+        yield replace(_finding(domain, fault, status, summary(domain.pairs)), layer=layer)
 
 
-def valued(
+def measured_findings(
     found: Measurements,
     values: Mapping[Pair, float],
     slow: Collection[Pair],
@@ -101,8 +105,8 @@ def valued(
     bound: Bound,
     what: str,
 ) -> Iterator[Finding]:
-    """Like `located`, with the worst value of each place, which gives the status; one finding that
-    passes if no pair is slow.
+    """Like `domain_findings`, with the worst value of each domain, which gives the status; one
+    finding that passes if no pair is slow.
     """
     worst = max if bound.is_ceiling else min
 
@@ -114,18 +118,18 @@ def valued(
         yield finding(
             fault.check, everyone(found), Status.PASS, text(value), measured=value, bound=bound
         )
-    for place in places(found, values, slow):
-        value = worst(values[pair] for pair in place.pairs)
+    for domain in fault_domains(found, values, slow):
+        value = worst(values[pair] for pair in domain.pairs)
         status = max(bound.status(value), Status.WARN, key=SEVERITY.index)
-        yield replace(_of_place(place, fault, status, text(value)), measured=value, bound=bound)
+        yield replace(_finding(domain, fault, status, text(value)), measured=value, bound=bound)
 
 
-def _of_place(place: Place, fault: Fault, status: Status, text: str) -> Finding:
+def _finding(domain: FaultDomain, fault: Fault, status: Status, text: str) -> Finding:
     return finding(
         fault.check,
-        place.name,
+        domain.name,
         status,
-        f"{text} ({place.direction})" if place.direction else text,
-        cause=fault.of(fault.cause, place),
-        remedy=fault.of(fault.remedy, place),
+        f"{text} ({domain.direction})" if domain.direction else text,
+        cause=fault.of(fault.cause, domain),
+        remedy=fault.of(fault.remedy, domain),
     )
