@@ -8,6 +8,7 @@ import io
 import json
 import os
 import random
+import signal
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,10 +17,18 @@ import pytest
 
 from penstock import __version__
 from penstock_ops.verify.between.agent import OPERATIONS, PROTOCOL, Agent
-from penstock_ops.verify.between.channel import MOST_BYTES, LineChannel, LostError, decode
+from penstock_ops.verify.between.channel import (
+    MOST_BYTES,
+    REQUEST_BYTES,
+    CommandChannel,
+    LineChannel,
+    LostError,
+    decode,
+    encode,
+)
 from penstock_ops.verify.between.command import findings_between, node_findings
 from penstock_ops.verify.between.coordinator import RESULTS, Coordinator, Node, offset
-from penstock_ops.verify.between.survey import Settings
+from penstock_ops.verify.between.survey import Settings, survey
 from penstock_ops.verify.checks.registry import CHECKS
 from penstock_ops.verify.finding import Status
 from penstock_ops.verify.needs import Needs
@@ -173,6 +182,59 @@ def test_snapshots_of_an_agent_are_judged_by_the_checks() -> None:
     thread.join(30)
     assert {finding.node for finding in findings} == {"here"}
     assert any(finding.summary.startswith("open files") for finding in findings)
+
+
+@pytest.mark.parametrize(
+    ("checks", "operations"),
+    [({"ecc"}, {"start"}), ({"clock_offset", "peer_names"}, {"start", "stamp", "resolve"})],
+)
+def test_only_what_the_chosen_checks_need_is_measured(
+    checks: set[str], operations: set[str]
+) -> None:
+    requested: set[str] = set()
+
+    def answer(request: Mapping[str, Any]) -> dict[str, Any]:
+        requested.add(request["operation"])
+        return stamped(request, result=[{"seconds": 0.1, "error": ""}] * 2)
+
+    nodes = [Node(name, Scripted(answer), host=name) for name in ("a", "b")]
+    coordinator = Coordinator(nodes, 0.5, 1.0)
+    findings = findings_between(coordinator, Needs(), QUICK, checks)
+    coordinator.close()
+    assert requested == operations
+    assert {"agents"} <= {each.check for each in findings} <= {"agents", *checks}
+
+
+def test_requests_about_many_nodes_with_long_names_fit_in_a_pipe() -> None:
+    sizes: list[int] = []
+    rows: dict[str, tuple[str, Any]] = {
+        "connections": ("peers", ""),
+        "resolve": ("names", {"seconds": 0.1, "error": ""}),
+        "reach": ("peers", {"error": "", "round_trip_us": 100.0, "resent": 0}),
+    }
+
+    def answer(request: Mapping[str, Any]) -> dict[str, Any]:
+        sizes.append(len(encode(request)))
+        if request["operation"] not in rows:
+            return stamped(request, result=None)
+        argument, row = rows[request["operation"]]
+        return stamped(request, result=[row] * len(request["arguments"][argument]))
+
+    address = ":".join(["2001"] * 8)
+    nodes = [Node(f"{at:0253}", Scripted(answer), address, f"{at:0253}") for at in range(200)]
+    coordinator = Coordinator(nodes, 0.5, 1.0)
+    found = survey(coordinator, Needs(), QUICK, {"peer_names", "latency"})
+    coordinator.close()
+    assert max(sizes) <= REQUEST_BYTES
+    assert len(found.names) == len(found.round_trip_us) == 200 * 199
+
+
+def test_a_request_that_would_fill_a_pipe_is_not_sent() -> None:
+    channel = CommandChannel(["sleep", "60"])
+    with pytest.raises(LostError, match=f"at most {REQUEST_BYTES}"):
+        channel.send({"names": ["x" * REQUEST_BYTES]})
+    os.kill(channel.pid, signal.SIGKILL)
+    channel.close()
 
 
 def test_offset_of_a_clock_is_that_of_rfc_5905() -> None:

@@ -20,8 +20,10 @@ from statistics import median
 from typing import Any
 
 from penstock import __version__
+from penstock.config import machine
 from penstock.config.forms import Form, count, members, number, one_of, rows, text
 from penstock.core import PenstockError
+from penstock.executor.nodes.agent import own_address as source_address
 from penstock.executor.ranks import join_address
 from penstock_ops.verify.between import perftest, probes
 from penstock_ops.verify.between.channel import Channel, LostError
@@ -110,10 +112,8 @@ def own_address(target: str = "192.0.2.1") -> str:
     route. The default is an address of documentation (RFC 5737). Sends nothing.
     """
     try:
-        info = socket.getaddrinfo(target, 9, type=socket.SOCK_DGRAM)[0]
-        with closing(socket.socket(info[0], socket.SOCK_DGRAM)) as unsent:
-            unsent.connect(info[4])
-            return str(unsent.getsockname()[0])
+        family, _, _, _, address = socket.getaddrinfo(target, 9, type=socket.SOCK_DGRAM)[0]
+        return source_address(family, address)
     except OSError:
         return "127.0.0.1"
 
@@ -183,18 +183,10 @@ def reach(agent: Agent, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
                 middle = median(probes.round_trips(stream, samples))
                 return {"error": "", "round_trip_us": middle, "resent": probes.tcp_info(stream)[1]}
         except OSError as error:
-            return unreached(str(error) or type(error).__name__)
+            reason = str(error) or type(error).__name__
+            return {"error": reason, "round_trip_us": None, "resent": 0}
 
-    def unreached(error: str) -> dict[str, Any]:
-        return {"error": error, "round_trip_us": None, "resent": 0}
-
-    # Unreachable peers cost a timeout each, so they are tried before the others are measured.
-    with ThreadPoolExecutor(32) as pool:
-        reachable = list(pool.map(_connection_error, arguments["peers"]))
-    return [
-        unreached(error) if error else one(peer)
-        for peer, error in zip(arguments["peers"], reachable, strict=True)
-    ]
+    return [one(peer) for peer in arguments["peers"]]
 
 
 def _connection_error(peer: Mapping[str, Any]) -> str:
@@ -232,8 +224,7 @@ def segment(agent: Agent, arguments: Mapping[str, Any]) -> int:
 
 
 def free_port(agent: Agent, arguments: Mapping[str, Any]) -> int:
-    with closing(socket.create_server(("", 0))) as unused:
-        return int(unused.getsockname()[1])
+    return machine.free_port("")
 
 
 def all_reduce(agent: Agent, arguments: Mapping[str, Any]) -> list[float]:

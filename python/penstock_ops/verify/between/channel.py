@@ -75,6 +75,8 @@ def _refuse(name: str) -> None:
 class LineChannel:
     """Messages over two files. `on_end` is called, on a thread, when the peer closes its end."""
 
+    most_sent = MOST_BYTES
+
     def __init__(
         self, reads: IO[bytes], writes: IO[bytes], on_end: Callable[[], None] | None = None
     ) -> None:
@@ -87,8 +89,11 @@ class LineChannel:
         self._thread.start()
 
     def send(self, message: Mapping[str, Any]) -> None:
+        data = encode(message)
+        if len(data) > self.most_sent:
+            raise LostError(f"a message to it has {len(data)} bytes, at most {self.most_sent}")
         try:
-            self._writes.write(encode(message))
+            self._writes.write(data)
             self._writes.flush()
         except (OSError, ValueError) as error:
             raise LostError(self.ending()) from error
@@ -132,6 +137,8 @@ class LineChannel:
 
 class CommandChannel(LineChannel):
     """An agent that a command starts, such as ssh. Its process group ends with the channel."""
+
+    most_sent = REQUEST_BYTES
 
     def __init__(self, words: Sequence[str]) -> None:
         self._words = words

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 
 from penstock.config import cluster_key
@@ -11,7 +11,7 @@ from penstock.core import PenstockError
 from penstock_ops.verify.between.collecting import request, snapshot_of
 from penstock_ops.verify.between.coordinator import Coordinator
 from penstock_ops.verify.between.hosts import call, called_nodes, serve_standard, ssh_nodes
-from penstock_ops.verify.between.judgement import judge
+from penstock_ops.verify.between.judgement import CHECKS, judge
 from penstock_ops.verify.between.survey import Settings, survey
 from penstock_ops.verify.checks.check import NodeCheck
 from penstock_ops.verify.finding import Finding
@@ -58,7 +58,7 @@ def findings_of_hosts(
         return None
     with nodes as coordinator:
         found = node_findings(coordinator, checks, needs)
-        found += findings_between(coordinator, needs)
+        found += findings_between(coordinator, needs, checks=_between(parsed))
     if not parsed.checks:
         return found
     # A node that does not answer is never left out.
@@ -66,11 +66,18 @@ def findings_of_hosts(
     return [finding for finding in found if finding.check in names]
 
 
+def _between(parsed: argparse.Namespace) -> Collection[str]:
+    return parsed.checks.split(",") if parsed.checks else CHECKS
+
+
 def findings_between(
-    coordinator: Coordinator, needs: Needs, settings: Settings | None = None
+    coordinator: Coordinator,
+    needs: Needs,
+    settings: Settings | None = None,
+    checks: Collection[str] = CHECKS.keys(),
 ) -> list[Finding]:
-    """Measure between the nodes, and judge it."""
-    return judge(survey(coordinator, needs, settings or Settings()), needs)
+    """Measure between the nodes what `checks` need, and judge it."""
+    return judge(survey(coordinator, needs, settings or Settings(), checks), needs)
 
 
 def node_findings(

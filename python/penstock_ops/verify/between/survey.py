@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -21,10 +21,10 @@ from penstock_ops.verify.between.probes import (
     DRAIN_SECONDS,
     IDLE_SECONDS,
     SEGMENT_SECONDS,
-    SEGMENT_SIZES,
     Transfer,
 )
 from penstock_ops.verify.between.rails import measure_rails
+from penstock_ops.verify.between.rdma import BANDWIDTH, LATENCY
 from penstock_ops.verify.between.rounds import Pair, schedule, slow_members
 from penstock_ops.verify.finding import Status
 from penstock_ops.verify.needs import Needs
@@ -35,9 +35,16 @@ AGAIN = 2
 """How often a slow pair is measured again. The best value counts: another load may have used the
 link or the processors.
 """
+BATCH = 128
+"""Peers of one request. With names of 253 characters, the longest of DNS, it is smaller than
+REQUEST_BYTES.
+"""
 SAMPLES = 100
 """Round trips of a small message."""
 REPEATS = 30
+LEAST_REPEATS = 5
+LOCATION_SECONDS = 2.0
+"""Time of the all-reduces of a group while slow nodes are located: slow ones repeat less often."""
 WARM_UP = 5
 """All-reduces that are not counted: they open connections and grow windows."""
 
@@ -54,15 +61,20 @@ class Settings:
     """Port of the first node that the other nodes' ranks call."""
 
 
-def survey(coordinator: Coordinator, needs: Needs, settings: Settings) -> Measurements:
-    """Measure all nodes and pairs. Lost nodes are left out from then on."""
+def survey(
+    coordinator: Coordinator, needs: Needs, settings: Settings, checks: Collection[str]
+) -> Measurements:
+    """Measure what `checks`, by name, need of all nodes and pairs. Lost nodes are left out from
+    then on.
+    """
     found = Measurements(
         tuple(node.name for node in coordinator.nodes), fixed_port=settings.fixed_port
     )
-    stages = (_clocks, _names, _line_rate, _reach, _fixed_port, _transfers, _segments, _reduction)
-    for stage in stages:
-        stage(coordinator, found, needs, settings)
-    measure_rails(coordinator, found, needs)
+    for stage, readers in STAGES:
+        if readers & set(checks):
+            stage(coordinator, found, needs, settings)
+    if {BANDWIDTH, LATENCY} & set(checks):
+        measure_rails(coordinator, found, needs)
     found.lost = {at: node.lost for at, node in enumerate(coordinator.nodes) if node.lost}
     return found
 
@@ -75,15 +87,18 @@ def _clocks(run: Coordinator, found: Measurements, needs: Needs, settings: Setti
 
 
 def _names(run: Coordinator, found: Measurements, needs: Needs, settings: Settings) -> None:
-    peers = [peer for peer, node in enumerate(run.nodes) if node.host]
-    names = [run.nodes[peer].host for peer in peers]
-    if not names:
-        return
-    for at, reply in run.run("resolve", {"names": names}, IDLE_SECONDS).items():
-        rows = _rows(found, "resolve", at, reply, len(names))
-        for peer, row in zip(peers, rows, strict=False):
-            if peer != at:
-                found.names[at, peer] = (row["seconds"], row["error"])
+    for peers in _batches([peer for peer, node in enumerate(run.nodes) if node.host]):
+        names = [run.nodes[peer].host for peer in peers]
+        for at, reply in run.run("resolve", {"names": names}, IDLE_SECONDS).items():
+            rows = _rows(found, "resolve", at, reply, len(names))
+            for peer, row in zip(peers, rows, strict=False):
+                if peer != at:
+                    found.names[at, peer] = (row["seconds"], row["error"])
+
+
+def _batches(peers: Sequence[int]) -> Iterator[Sequence[int]]:
+    for start in range(0, len(peers), BATCH):
+        yield peers[start : start + BATCH]
 
 
 def _rows(found: Measurements, operation: str, at: int, reply: Reply, size: int) -> list[Any]:
@@ -101,9 +116,16 @@ def _line_rate(run: Coordinator, found: Measurements, needs: Needs, settings: Se
 
 
 def _reach(run: Coordinator, found: Measurements, needs: Needs, settings: Settings) -> None:
-    """Round trips of all pairs. One node after another measures, so that none disturbs another."""
+    """Round trips of all pairs that reach each other. One node after another measures, so that none
+    disturbs another.
+    """
+    _connect(run, found)
     alive = run.alive
-    _round_trips(run, found, {at: [peer for peer in alive if peer != at] for at in alive})
+    reached = {
+        at: [peer for peer in alive if peer != at and (at, peer) not in found.unreachable]
+        for at in alive
+    }
+    _round_trips(run, found, reached)
     for _ in range(AGAIN):
         bound = latency_bound(found.round_trip_us.values())
         again: dict[int, list[int]] = {}
@@ -113,22 +135,46 @@ def _reach(run: Coordinator, found: Measurements, needs: Needs, settings: Settin
         _round_trips(run, found, again)
 
 
+def _connect(run: Coordinator, found: Measurements) -> None:
+    """Connect all pairs, all nodes at the same time, because an unreachable one takes a timeout.
+    Each begins with the node after it, so that a node's connections arrive spread over time.
+    """
+    alive = run.alive
+    peers = {at: [*alive[place + 1 :], *alive[:place]] for place, at in enumerate(alive)}
+    for start in range(0, len(alive) - 1, BATCH):
+        batches = {at: each[start : start + BATCH] for at, each in peers.items()}
+        requests = {at: _to_peers(run, "connections", batch) for at, batch in batches.items()}
+        for at, reply in run.run_each(requests).items():
+            rows = _rows(found, "connections", at, reply, len(batches[at]))
+            for peer, error in zip(batches[at], rows, strict=False):
+                if error:
+                    found.unreachable[at, peer] = error
+
+
+def _to_peers(run: Coordinator, operation: str, peers: Sequence[int], **others: Any) -> Request:
+    arguments = {"peers": [run.nodes[peer].target for peer in peers], **others}
+    return Request(operation, arguments, (1 + len(peers)) * CONNECT_SECONDS)
+
+
 def _round_trips(run: Coordinator, found: Measurements, wanted: Mapping[int, list[int]]) -> None:
     """Connect each node to some peers; keep the fastest round trip of a pair."""
-    for at, all_peers in wanted.items():
-        peers = [peer for peer in all_peers if not run.nodes[peer].lost]
-        arguments = {"peers": [run.nodes[peer].target for peer in peers], "samples": SAMPLES}
-        seconds = (1 + len(peers)) * CONNECT_SECONDS
-        for reply in run.run_each({at: Request("reach", arguments, seconds)}).values():
-            rows = _rows(found, "reach", at, reply, len(peers))
-            for peer, row in zip(peers, rows, strict=False):
-                value, best = row["round_trip_us"], found.round_trip_us.get((at, peer))
-                if value is not None:
-                    resent = found.idle_resent.get((at, peer), 0) + row["resent"]
-                    found.idle_resent[at, peer] = resent
-                    found.round_trip_us[at, peer] = value if best is None else min(value, best)
-                elif best is None:
-                    found.unreachable[at, peer] = row["error"]
+    for at, peers in wanted.items():
+        for batch in _batches(peers):
+            _reach_batch(run, found, at, [peer for peer in batch if not run.nodes[peer].lost])
+
+
+def _reach_batch(run: Coordinator, found: Measurements, at: int, peers: Sequence[int]) -> None:
+    request = _to_peers(run, "reach", peers, samples=SAMPLES)
+    for reply in run.run_each({at: request}).values():
+        rows = _rows(found, "reach", at, reply, len(peers))
+        for peer, row in zip(peers, rows, strict=False):
+            value, best = row["round_trip_us"], found.round_trip_us.get((at, peer))
+            if value is not None:
+                resent = found.idle_resent.get((at, peer), 0) + row["resent"]
+                found.idle_resent[at, peer] = resent
+                found.round_trip_us[at, peer] = value if best is None else min(value, best)
+            elif best is None:
+                found.unreachable[at, peer] = row["error"]
 
 
 def _fixed_port(run: Coordinator, found: Measurements, needs: Needs, settings: Settings) -> None:
@@ -190,7 +236,7 @@ def _measure(
 
 def _segments(run: Coordinator, found: Measurements, needs: Needs, settings: Settings) -> None:
     """The largest segments that pass where a transfer stopped."""
-    seconds = len(SEGMENT_SIZES) * (SEGMENT_SECONDS + CONNECT_SECONDS)
+    seconds = 2 * (SEGMENT_SECONDS + CONNECT_SECONDS)
     for pairs in schedule(len(run.nodes)):
         requests = {
             source: Request("segment", run.nodes[target].target, seconds)
@@ -219,24 +265,28 @@ def _reduction(run: Coordinator, found: Measurements, needs: Needs, settings: Se
     if len(alive) < 2:
         return
 
-    def times(groups: list[list[int]]) -> list[float]:
-        return _reduce(run, found, groups, size)
-
-    taken = times([alive])[0]
+    taken = _reduce(run, found, [alive], size, REPEATS)[0]
     if taken != taken:
         return
     slow: list[int] = []
     is_between = False
     limit = bound.needed if bound.needed is not None else bound.expected
     if limit is not None and taken > limit and len(alive) > 2:
-        slow, is_between = slow_members(
-            alive, lambda groups: [not value <= limit for value in times(groups)]
-        )
+        repeats = max(LEAST_REPEATS, min(REPEATS, int(LOCATION_SECONDS * 1e6 / taken)))
+
+        def are_slow(groups: list[list[int]]) -> list[bool]:
+            return [not value <= limit for value in _reduce(run, found, groups, size, repeats)]
+
+        slow, is_between = slow_members(alive, are_slow)
     found.reduction = Reduction(size, taken, tuple(slow), is_between)
 
 
 def _reduce(
-    run: Coordinator, found: Measurements, groups: Sequence[Sequence[int]], size: int
+    run: Coordinator,
+    found: Measurements,
+    groups: Sequence[Sequence[int]],
+    size: int,
+    repeats: int,
 ) -> list[float]:
     """Microseconds of an all-reduce in each of disjoint groups; NaN for one that failed."""
     ports = run.run_each({group[0]: Request("free_port", {}, 0.0) for group in groups})
@@ -252,7 +302,7 @@ def _reduce(
                 "rank": rank,
                 "ranks": len(group),
                 "bytes": size,
-                "repeats": WARM_UP + REPEATS,
+                "repeats": WARM_UP + repeats,
             }
             requests[at] = Request("all_reduce", arguments, 2 * IDLE_SECONDS)
     replies = run.run_each(requests)
@@ -269,3 +319,18 @@ def _slowest(group: Sequence[int], replies: dict[int, Reply]) -> float:
         return float("nan")
     each = [max(times) for times in zip(*rows, strict=True)][WARM_UP:]
     return float(median(each)) if each else float("nan")
+
+
+Stage = Callable[[Coordinator, Measurements, Needs, Settings], None]
+OF_TRANSFERS = frozenset({"bandwidth", "loss", "path_mtu", "all_reduce"})
+STAGES: Sequence[tuple[Stage, frozenset[str]]] = (
+    (_clocks, frozenset({"clock_offset"})),
+    (_names, frozenset({"peer_names"})),
+    (_line_rate, OF_TRANSFERS),
+    (_reach, frozenset({"ports", "latency"}) | OF_TRANSFERS),
+    (_fixed_port, frozenset({"ports"})),
+    (_transfers, OF_TRANSFERS),
+    (_segments, OF_TRANSFERS),
+    (_reduction, frozenset({"all_reduce"})),
+)
+"""In order, with the checks that read what each measures."""
