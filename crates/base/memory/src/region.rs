@@ -19,7 +19,7 @@ pub struct Region {
 // SAFETY: a region is only an address range, which any thread may unmap; access is through the
 // owners of disjoint parts.
 unsafe impl Send for Region {}
-// SAFETY: as above.
+// SAFETY: same as for `Send`.
 unsafe impl Sync for Region {}
 
 impl Region {
@@ -104,7 +104,7 @@ mod tests {
         for at in [0, 5 << 30, (8 << 30) - 1] {
             // SAFETY: inside the mapping, which has no other owner.
             let byte = unsafe { region.start().add(at) };
-            // SAFETY: as above.
+            // SAFETY: the byte is inside the mapping, which has no other owner.
             unsafe {
                 assert_eq!(byte.read(), 0);
                 byte.write(1);
@@ -137,7 +137,7 @@ mod tests {
         let asked = unsafe { libc::mincore(start.cast(), BYTES, answers.as_mut_ptr()) };
         assert_eq!(asked, 0);
         assert!(answers.iter().all(|&answer| answer & 1 == 1));
-        // SAFETY: as above.
+        // SAFETY: the range is mapped, and nothing writes to it while `bytes` is in use.
         let bytes = unsafe { std::slice::from_raw_parts(start, BYTES) };
         let found: Vec<_> = (0..BYTES).filter(|&at| bytes[at] != 0).collect();
         assert_eq!(found, written);

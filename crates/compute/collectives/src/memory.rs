@@ -131,7 +131,8 @@ impl Memory {
             offset <= self.len && len <= self.len - offset,
             "bytes outside the mapping"
         );
-        // SAFETY: inside the mapping; exclusive by the caller's promise.
+        // SAFETY: inside the mapping; the caller guarantees that these bytes have no other writer,
+        // and no reader if they are written through the slice.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(offset), len) }
     }
 
@@ -145,8 +146,8 @@ impl Memory {
             offset.is_multiple_of(4) && offset <= self.len && len <= (self.len - offset) / 4,
             "numbers outside the mapping"
         );
-        // SAFETY: inside the mapping and aligned; any bytes are valid numbers; exclusive by the
-        // caller's promise.
+        // SAFETY: inside the mapping and aligned; any bytes are valid numbers; the caller
+        // guarantees exclusive access, as for `bytes`.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(offset).cast(), len) }
     }
 

@@ -121,7 +121,7 @@ impl SharedActivations<'_> {
     /// No other task accesses row `to`.
     pub(crate) unsafe fn copy_row(&self, to: usize, acts: &Activations, from: usize) {
         let (k, groups) = (self.k_padded, self.k_padded / GROUP);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that no other task accesses row `to`.
         unsafe {
             match acts.kind {
                 ActivationFormat::Int8 => {
@@ -145,7 +145,7 @@ impl SharedActivations<'_> {
     pub(crate) unsafe fn scale_row(&self, row: usize, kind: ActivationFormat, factor: f32) {
         let (k, groups) = (self.k_padded, self.k_padded / GROUP);
         let scale = |numbers: &mut [f32]| numbers.iter_mut().for_each(|v| *v *= factor);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that no other task accesses the row.
         unsafe {
             match kind {
                 ActivationFormat::Int8 => {
@@ -168,7 +168,7 @@ impl SharedActivations<'_> {
 /// # Safety
 /// No other task accesses row `to`.
 unsafe fn copy<T: Copy>(out: &Shared<'_, T>, to: usize, rows: &[T], from: usize, n: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that no other task accesses row `to`.
     let out = unsafe { out.slice(to * n, n) };
     out.copy_from_slice(&rows[from * n..(from + 1) * n]);
 }

@@ -20,13 +20,13 @@ mod guarded;
 pub unsafe trait Plain: Copy + Send + Sync + 'static {}
 // SAFETY: plain numbers.
 unsafe impl Plain for u8 {}
-// SAFETY: as above.
+// SAFETY: plain numbers.
 unsafe impl Plain for i8 {}
-// SAFETY: as above.
+// SAFETY: plain numbers.
 unsafe impl Plain for u16 {}
-// SAFETY: as above.
+// SAFETY: plain numbers.
 unsafe impl Plain for i32 {}
-// SAFETY: as above.
+// SAFETY: plain numbers.
 unsafe impl Plain for f32 {}
 
 const LINE: usize = 64;
@@ -51,7 +51,7 @@ enum Memory {
 
 // SAFETY: `Aligned` owns its memory like a `Box<[T]>`.
 unsafe impl<T: Plain> Send for Aligned<T> {}
-// SAFETY: as above.
+// SAFETY: same as for `Send`.
 unsafe impl<T: Plain> Sync for Aligned<T> {}
 
 impl<T: Plain> Aligned<T> {
@@ -170,9 +170,9 @@ pub(crate) struct Shared<'a, T> {
     life: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: access is through `slice`, whose callers promise disjoint ranges.
+// SAFETY: access is through `slice`, whose callers guarantee that live parts do not overlap.
 unsafe impl<T: Send> Sync for Shared<'_, T> {}
-// SAFETY: as above.
+// SAFETY: same as for `Sync`.
 unsafe impl<T: Send> Send for Shared<'_, T> {}
 
 impl<'a, T> Shared<'a, T> {
@@ -194,7 +194,7 @@ impl<'a, T> Shared<'a, T> {
             start <= self.len && len <= self.len - start,
             "part outside the shared slice"
         );
-        // SAFETY: in bounds by the assertion, disjoint by the caller's promise.
+        // SAFETY: in bounds by the assertion; the caller guarantees that live parts do not overlap.
         unsafe { std::slice::from_raw_parts_mut(self.ptr.add(start), len) }
     }
 
@@ -279,7 +279,8 @@ impl SharedHeads<'_> {
     /// No two live parts overlap.
     #[allow(clippy::mut_from_ref)]
     pub(crate) unsafe fn slice(&self, row: usize, head: usize, len: usize) -> &mut [f32] {
-        // SAFETY: the caller's promise; bounds are checked.
+        // SAFETY: the caller guarantees that live parts do not overlap; `Shared::slice` checks the
+        // bounds.
         unsafe { self.rows.slice(self.start(row, head), len) }
     }
 }

@@ -22,7 +22,7 @@ macro_rules! for_each_isa {
                 // SAFETY: every `Isa` in use was checked as available (`Cpu::new` asserts it).
                 #[cfg(target_arch = "x86_64")]
                 $crate::isa::Isa::Avx512 => unsafe { avx512($($arg),*) },
-                // SAFETY: as above.
+                // SAFETY: every `Isa` in use was checked as available (`Cpu::new` asserts it).
                 #[cfg(target_arch = "x86_64")]
                 $crate::isa::Isa::Avx2 => unsafe { avx2($($arg),*) },
                 _ => $body($($arg),*),

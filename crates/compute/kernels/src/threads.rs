@@ -174,7 +174,7 @@ impl Shared {
         // SAFETY: a claim of the current epoch succeeded and its `done` increment is still to come,
         // so the job is alive and constant.
         let (task, count) = unsafe { ((*self.job.get()).task, (*self.job.get()).count) };
-        // SAFETY: as above; the closure outlives the job.
+        // SAFETY: the job is alive until its `done` increment, and the closure outlives the job.
         let task = unsafe { &*task };
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| task((count - left) as usize))) {
             self.panic

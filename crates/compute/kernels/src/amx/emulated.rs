@@ -30,7 +30,8 @@ impl IntegerTiles for Integers {
         panels: usize,
     ) {
         assert!((1..=WIDTH).contains(&panels), "{panels} panels at once");
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of `dots`; the unit is used only if the CPU has
+        // AMX.
         unsafe {
             if tiles_permitted() {
                 IntegerUnit::dots::<G>(rows, acts, weights, out, panels);
@@ -60,7 +61,8 @@ unsafe fn dots<const G: usize>(
     for tile in 0..panels * G {
         let (group, tile) = (tile % G * GROUP, tile * PANEL);
         for (row, feature) in (0..rows).flat_map(|row| (0..PANEL).map(move |f| (row, f))) {
-            // SAFETY: the caller's promise.
+            // SAFETY: by the contract of `dots`, each row has 32 `G` codes, and each group has 512
+            // weights and 256 numbers of `out`.
             unsafe {
                 let term = |i: usize| {
                     let weight = *weights.add(tile * GROUP + i / 4 * 64 + feature * 4 + i % 4);
@@ -101,7 +103,7 @@ impl HalfTiles for Halves {
     }
 
     unsafe fn clear(&mut self) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of `clear`.
         unsafe {
             match self {
                 Self::Unit(unit) => unit.clear(),
@@ -111,7 +113,7 @@ impl HalfTiles for Halves {
     }
 
     unsafe fn load(&mut self, from: &[*const f32], stride: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of `load`.
         unsafe {
             match self {
                 Self::Unit(unit) => unit.load(from, stride),
@@ -126,7 +128,7 @@ impl HalfTiles for Halves {
         right: &[*const u8],
         stride: usize,
     ) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of `add`.
         unsafe {
             match self {
                 Self::Unit(unit) => unit.add::<HALF>(left, right, stride),
@@ -136,7 +138,7 @@ impl HalfTiles for Halves {
     }
 
     unsafe fn store(&mut self, out: &[*mut f32], stride: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of `store`.
         unsafe {
             match self {
                 Self::Unit(unit) => unit.store(out, stride),
@@ -196,7 +198,7 @@ impl HalfTiles for Emulated {
     unsafe fn load(&mut self, from: &[*const f32], stride: usize) {
         for (sums, from) in self.sums.iter_mut().zip(from) {
             for (row, sum) in sums[..self.rows].iter_mut().enumerate() {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller guarantees `self.rows` rows of 16 f32 in each tile of `from`.
                 *sum = unsafe { from.byte_add(row * stride).cast::<Row>().read() };
             }
         }
@@ -214,8 +216,8 @@ impl HalfTiles for Emulated {
         let pairs = if HALF { DEPTH / 4 } else { DEPTH / 2 };
         for (sums, right) in self.sums.iter_mut().zip(right) {
             for (row, sums) in sums[..self.rows].iter_mut().enumerate() {
-                // SAFETY: the caller's promise; the CPU has AVX-512, which tiles require, emulated
-                // or not.
+                // SAFETY: the caller guarantees that `left` and `right` are readable tiles; the CPU
+                // has AVX-512, which tiles require, emulated or not.
                 unsafe { add_row(pairs, left.byte_add(row * ld), *right, stride, sums) }
             }
         }
@@ -224,7 +226,8 @@ impl HalfTiles for Emulated {
     unsafe fn store(&mut self, out: &[*mut f32], stride: usize) {
         for (sums, out) in self.sums.iter().zip(out) {
             for (row, sum) in sums[..self.rows].iter().enumerate() {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller guarantees space for `self.rows` rows of 16 f32 in each tile
+                // of `out`.
                 unsafe { out.byte_add(row * stride).cast::<Row>().write(*sum) }
             }
         }
@@ -260,7 +263,8 @@ unsafe fn add_row(pairs: usize, left: *const u16, right: *const u8, stride: usiz
     for k in 0..pairs {
         for (odd, part) in parts.iter_mut().enumerate() {
             for (feature, sum) in part.iter_mut().enumerate() {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller guarantees `pairs` pairs of inputs in `left` and `pairs` lines
+                // in `right`.
                 let (a, b) = unsafe {
                     let line = right.add(k * stride).cast::<u16>();
                     (

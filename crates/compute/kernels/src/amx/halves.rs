@@ -30,7 +30,8 @@ unsafe fn product<const SUM: usize, const LEFT: usize, const RIGHT: usize>(
     right: *const u8,
     stride: usize,
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that the tiles are configured with compatible shapes and that
+    // `right` is readable.
     unsafe {
         load::<RIGHT>(right, stride);
         asm!(
@@ -57,13 +58,13 @@ impl HalfTiles for HalfUnit {
             [right; 2]
         };
         let tiles = [sums, sums, sums, sums, sums, right, last[0], last[1]];
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the CPU and the operating system have the unit.
         unsafe { Configuration::new(tiles).load() }
     }
 
     #[inline(always)]
     unsafe fn clear(&mut self) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the unit is configured; `ZEROS` fills a tile.
         unsafe {
             let zeros = ZEROS.0.as_ptr().cast();
             load::<SUMS>(zeros, LINE);
@@ -75,7 +76,8 @@ impl HalfTiles for HalfUnit {
 
     #[inline(always)]
     unsafe fn load(&mut self, from: &[*const f32], stride: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the unit is configured and that the tiles are
+        // readable.
         unsafe {
             for (i, &from) in from.iter().enumerate() {
                 match i {
@@ -96,7 +98,8 @@ impl HalfTiles for HalfUnit {
         stride: usize,
     ) {
         let halves = self.shape.is_some_and(|(_, halves)| halves);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the unit is configured, with halves if `HALF`, and
+        // that the tiles are readable.
         unsafe {
             if HALF {
                 load::<HALF_LEFT>(left.cast(), ld);
@@ -124,7 +127,8 @@ impl HalfTiles for HalfUnit {
 
     #[inline(always)]
     unsafe fn store(&mut self, out: &[*mut f32], stride: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the unit is configured and that the tiles are
+        // writable.
         unsafe {
             if let &[a, b, c, d] = out {
                 store::<SUMS>(a, stride);
@@ -169,7 +173,7 @@ impl HalfTiles for HalfUnit {
 /// Same as for [`product`], with the tiles of a half product if `HALF`.
 #[inline(always)]
 unsafe fn one<const SUM: usize, const HALF: bool>(right: *const u8, stride: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the contract of `product` for these tiles.
     unsafe {
         if HALF {
             product::<SUM, HALF_LEFT, HALF_RIGHT>(right, stride);

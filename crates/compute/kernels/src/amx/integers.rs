@@ -21,7 +21,8 @@ const WEIGHTS: usize = 6;
 #[inline(always)]
 unsafe fn begin(i: usize, weights: *const i8) {
     let zeros = ZEROS.0.as_ptr().cast();
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that the unit is configured for integers and that one group of
+    // weights is readable; `ZEROS` fills a tile.
     unsafe {
         match i % 4 {
             0 => load::<0>(zeros, LINE),
@@ -42,7 +43,7 @@ unsafe fn begin(i: usize, weights: *const i8) {
 /// The operands of the product are loaded.
 #[inline(always)]
 unsafe fn multiply(i: usize, g: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that the operands are loaded, so the tiles are configured.
     unsafe {
         match (i % 4, g % 2) {
             (0, 0) => signed::<0, ACTS, WEIGHTS>(),
@@ -61,7 +62,7 @@ unsafe fn multiply(i: usize, g: usize) {
 /// The tiles are configured with compatible shapes.
 #[inline(always)]
 unsafe fn signed<const DOTS: usize, const LEFT: usize, const RIGHT: usize>() {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that the tiles are configured with compatible shapes.
     unsafe {
         asm!(
             "tdpbssd tmm{dots}, tmm{left}, tmm{right}",
@@ -79,7 +80,8 @@ unsafe fn signed<const DOTS: usize, const LEFT: usize, const RIGHT: usize>() {
 /// Product `i` has been computed; `out` has space for 256 numbers.
 #[inline(always)]
 unsafe fn end(i: usize, out: *mut i32) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that the product has been computed and that `out` has space for
+    // 256 numbers.
     unsafe {
         match i % 4 {
             0 => store::<0>(out.cast(), LINE),
@@ -106,7 +108,8 @@ impl IntegerUnit {
         let tile = |i: usize| i % P * G + i / P;
         let begin = |i: usize| {
             let acts = acts.wrapping_add(i / P * GROUP).cast();
-            // SAFETY: the caller's promises; `i` is less than `G * P`.
+            // SAFETY: `i` is less than `G * P`, so the activations and weights exist by the
+            // contract of `dots`.
             unsafe {
                 match (i % P, i / P % 2) {
                     (0, 0) => load::<ACTS>(acts, stride),
@@ -116,7 +119,8 @@ impl IntegerUnit {
                 begin(i, weights.add(tile(i) * GROUP * PANEL));
             }
         };
-        // SAFETY: as above.
+        // SAFETY: `i` is less than `G * P`, so `out` has space for the product by the contract of
+        // `dots`.
         let end = |i: usize| unsafe { end(i, out.add(tile(i) * HEIGHT * PANEL)) };
         begin(0);
         // Unrolled, because tile numbers are constants.
@@ -145,7 +149,7 @@ impl IntegerTiles for IntegerUnit {
     unsafe fn configure(rows: usize) {
         let (dots, acts, weights) = ((rows, LINE), (rows, GROUP), (GROUP / 4, LINE));
         let tiles = [dots, dots, dots, dots, acts, acts, weights, weights];
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the CPU and the operating system have the unit.
         unsafe { Configuration::new(tiles).load() }
     }
 
@@ -157,7 +161,7 @@ impl IntegerTiles for IntegerUnit {
         out: *mut i32,
         panels: usize,
     ) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of `dots`; there are 1 to 4 panels.
         unsafe {
             match panels {
                 1 => Self::products::<G, 1>(acts, weights, out),
@@ -169,7 +173,7 @@ impl IntegerTiles for IntegerUnit {
     }
 
     unsafe fn release() {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the CPU has the unit.
         unsafe { release() }
     }
 }

@@ -177,7 +177,7 @@ impl Configuration {
 /// # Safety
 /// The CPU has AMX.
 unsafe fn release() {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that the CPU has AMX.
     unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) }
 }
 
@@ -191,7 +191,7 @@ static ZEROS: Zeros = Zeros([0; HEIGHT * PANEL]);
 /// The tile is configured; `from` is readable.
 #[inline(always)]
 unsafe fn load<const TILE: usize>(from: *const u8, stride: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that the tile is configured and that `from` is readable.
     unsafe {
         asm!(
             "tileloadd tmm{tile}, [{from} + {stride}]",
@@ -207,7 +207,7 @@ unsafe fn load<const TILE: usize>(from: *const u8, stride: usize) {
 /// The tile is configured; `out` is writable.
 #[inline(always)]
 unsafe fn store<const TILE: usize>(out: *mut f32, stride: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that the tile is configured and that `out` is writable.
     unsafe {
         asm!(
             "tilestored [{out} + {stride}], tmm{tile}",

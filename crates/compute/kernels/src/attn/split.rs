@@ -322,10 +322,10 @@ fn scores(
         // SAFETY: the instruction set is available; the callee asserts the shapes.
         #[cfg(target_arch = "x86_64")]
         _ if on_tiles(isa, dtype) => unsafe { super::amx::scores(tiles, q, runs, out) },
-        // SAFETY: as above.
+        // SAFETY: the instruction set is available; the callee asserts the shapes.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => unsafe { super::avx512::scores(dtype, q, runs, out) },
-        // SAFETY: as above.
+        // SAFETY: the instruction set is available; the callee asserts the shapes.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => unsafe { super::avx2::scores(dtype, q, runs, out) },
         _ => generic::scores(dtype, q, runs, out),
@@ -387,10 +387,10 @@ fn weigh(
         _ if on_tiles(isa, dtype) => unsafe {
             super::amx::weigh(tiles, p, odd(start), runs, dim, out)
         },
-        // SAFETY: as above.
+        // SAFETY: the instruction set is available; the callee asserts the shapes.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => unsafe { super::avx512::weigh(dtype, p, runs, dim, out) },
-        // SAFETY: as above.
+        // SAFETY: the instruction set is available; the callee asserts the shapes.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => unsafe { super::avx2::weigh(dtype, p, runs, dim, out) },
         _ => generic::weigh(dtype, p, runs, dim, out),

@@ -66,7 +66,8 @@ pub(super) unsafe fn rows<const SOURCE: u8, U: IntegerTiles>(
         sums: [const { MaybeUninit::uninit() }; _],
     };
     let height = HEIGHT.min(end - row);
-    // SAFETY: the caller's promises; the rows lie in the tile, which has `height` of them.
+    // SAFETY: the caller upholds this function's contract; the rows lie in the tile, which has at
+    // least `height` rows.
     unsafe {
         U::configure(height);
         while end - row >= U::FEWEST {
@@ -106,7 +107,8 @@ impl Part<'_> {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,f16c,fma")]
     unsafe fn compute<const SOURCE: u8, U: IntegerTiles>(&self, work: &mut Work) {
         let groups = self.tile.w.groups();
-        // SAFETY: groups and panels exist; the caller's promises; all sums were set.
+        // SAFETY: the caller upholds the contract of `rows`; groups and panels exist, and all sums
+        // are set before they are read.
         unsafe {
             for first in (0..groups).step_by(GROUPS) {
                 match groups - first {
@@ -251,7 +253,8 @@ impl Part<'_> {
     ) {
         let (groups, acts) = (self.tile.w.groups(), self.tile.acts);
         let mut totals = [_mm512_setzero_ps(); M];
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller guarantees that the dot products are computed, and that the sums are
+        // set if `first` is not 0.
         unsafe {
             let dots = work.dots.as_ptr().add(panel * G).cast::<i32>();
             let dots = dots.add((row - top) * PANEL);

@@ -38,7 +38,8 @@ pub(super) unsafe fn bf16<U: HalfTiles>(tile: &Tile<'_>) {
     }
     let height = HEIGHT.min(tile.rows.len());
     let mut sums = Sums(MaybeUninit::uninit());
-    // SAFETY: the caller's promises; rows and panels lie in the tile, which has `height` rows.
+    // SAFETY: the caller upholds this function's contract; rows and panels lie in the tile, which
+    // has at least `height` rows.
     unsafe {
         let mut unit = U::default();
         unit.configure(height, false);
@@ -133,7 +134,8 @@ impl Part<'_> {
         for (stripe, (start, top)) in self.stripes().enumerate() {
             for row in start..self.rows.end.min(start + HEIGHT) {
                 for n in 0..self.panels {
-                    // SAFETY: the caller's promises.
+                    // SAFETY: the caller upholds the contract of `gemm::compute` and guarantees
+                    // that the sums are computed.
                     unsafe {
                         let sum = sums.read(stripe, n).add((row - top) * PANEL);
                         let sum = _mm512_load_ps(sum);

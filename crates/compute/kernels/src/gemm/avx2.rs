@@ -311,7 +311,7 @@ unsafe fn f32<const M: usize>(tile: &Tile<'_>, panel: usize, row: usize) -> Sums
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn load(bytes: *const u8) -> __m256i {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees 32 readable bytes.
     unsafe { _mm256_loadu_si256(bytes.cast()) }
 }
 
@@ -320,7 +320,7 @@ unsafe fn load(bytes: *const u8) -> __m256i {
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn broadcast(bytes: *const i8) -> __m256i {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees 4 readable bytes.
     _mm256_set1_epi32(unsafe { bytes.cast::<i32>().read_unaligned() })
 }
 
@@ -329,7 +329,7 @@ unsafe fn broadcast(bytes: *const i8) -> __m256i {
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn powers(exponents: *const u8) -> __m256 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees 8 readable exponents.
     let exponents = unsafe { _mm_loadl_epi64(exponents.cast()) };
     _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_cvtepu8_epi32(exponents)))
 }
@@ -339,6 +339,6 @@ unsafe fn powers(exponents: *const u8) -> __m256 {
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 unsafe fn halves(numbers: *const u16) -> __m256 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees 8 readable numbers.
     _mm256_cvtph_ps(unsafe { _mm_loadu_si128(numbers.cast()) })
 }

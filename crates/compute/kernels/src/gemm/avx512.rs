@@ -28,7 +28,7 @@ const STREAM_AHEAD: usize = 8192;
 /// Same as for `gemm::compute`; the CPU has AVX-512 with VNNI, and `U`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c,fma")]
 pub(super) unsafe fn w8<U: IntegerTiles>(tile: &Tile<'_>) {
-    // SAFETY: the caller's promises.
+    // SAFETY: the caller upholds this function's contract, which includes the contract of `panels`.
     unsafe { panels::<BYTES, U>(tile) }
 }
 
@@ -36,7 +36,7 @@ pub(super) unsafe fn w8<U: IntegerTiles>(tile: &Tile<'_>) {
 /// Same as for `gemm::compute`; the CPU has AVX-512 with VNNI, and `U`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c,fma")]
 pub(super) unsafe fn w4<U: IntegerTiles>(tile: &Tile<'_>) {
-    // SAFETY: the caller's promises.
+    // SAFETY: the caller upholds this function's contract, which includes the contract of `panels`.
     unsafe { panels::<NIBBLES, U>(tile) }
 }
 
@@ -44,7 +44,7 @@ pub(super) unsafe fn w4<U: IntegerTiles>(tile: &Tile<'_>) {
 /// Same as for `gemm::compute`; the CPU has AVX-512 with VNNI, and `U`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c,fma")]
 pub(super) unsafe fn s4<U: IntegerTiles>(tile: &Tile<'_>) {
-    // SAFETY: the caller's promises.
+    // SAFETY: the caller upholds this function's contract, which includes the contract of `panels`.
     unsafe { panels::<CENTRED, U>(tile) }
 }
 
@@ -52,7 +52,7 @@ pub(super) unsafe fn s4<U: IntegerTiles>(tile: &Tile<'_>) {
 /// Same as for `gemm::compute`; the CPU has AVX-512 with VNNI, and `U`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c,fma")]
 pub(super) unsafe fn mx4<U: IntegerTiles>(tile: &Tile<'_>) {
-    // SAFETY: the caller's promises.
+    // SAFETY: the caller upholds this function's contract, which includes the contract of `panels`.
     unsafe { panels::<TABLED, U>(tile) }
 }
 
@@ -62,7 +62,7 @@ pub(super) unsafe fn mx4<U: IntegerTiles>(tile: &Tile<'_>) {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c,fma")]
 unsafe fn panels<const SOURCE: u8, U: IntegerTiles>(tile: &Tile<'_>) {
     for (panel, count) in blocks(tile.panels.clone(), width(tile)) {
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller upholds this function's contract; the panels lie in the tile.
         unsafe {
             let block = packed(tile, panel, count);
             let first = amx::rows::<SOURCE, U>(tile, &block);

@@ -14,7 +14,7 @@ const PANELS: usize = 4;
 /// Same as for `gemm::compute`; the CPU has AVX-512 with BF16.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16,fma")]
 pub(super) unsafe fn bf16(tile: &Tile<'_>) {
-    // SAFETY: the caller's promises.
+    // SAFETY: the caller upholds this function's contract, which `tiles` shares.
     unsafe { tiles::<true>(tile) }
 }
 
@@ -22,7 +22,7 @@ pub(super) unsafe fn bf16(tile: &Tile<'_>) {
 /// Same as for `gemm::compute`; the CPU has AVX-512.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16,fma")]
 pub(super) unsafe fn f32(tile: &Tile<'_>) {
-    // SAFETY: the caller's promises.
+    // SAFETY: the caller upholds this function's contract, which `tiles` shares.
     unsafe { tiles::<false>(tile) }
 }
 
@@ -64,7 +64,7 @@ unsafe fn by_panel<const HALF: bool, const M: usize>(
     count: usize,
 ) {
     for panel in panel..panel + count {
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller guarantees that the panels and the rows from `row` on are in the tile.
         unsafe { registers::<HALF, M, 1>(tile, panel, row) }
     }
 }

@@ -87,7 +87,7 @@ impl Tile<'_> {
 /// `ld`), no other thread accesses them during the call, and the CPU has `isa`.
 pub(crate) unsafe fn compute(isa: Isa, tile: &Tile<'_>) {
     tile.check();
-    // SAFETY: the caller's promises; the shapes are checked.
+    // SAFETY: the caller upholds this function's contract; the shapes are checked.
     unsafe {
         match (isa, tile.w.form()) {
             #[cfg(target_arch = "x86_64")]

@@ -229,8 +229,8 @@ impl KvWriter<'_> {
         let l = &self.layout;
         for head in 0..l.kv_heads {
             let v = self.tile(block, layer, head, l.values_at());
-            // SAFETY: `v` is the start of a part of the tile, which only this task accesses by the
-            // caller's promise.
+            // SAFETY: `v` is the start of a part of the tile; the caller guarantees that no other
+            // task accesses the tile.
             unsafe { std::slice::from_raw_parts_mut(v, l.part_bytes()) }.fill(0);
         }
     }

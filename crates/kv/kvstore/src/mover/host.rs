@@ -27,7 +27,7 @@ struct Memory {
 // SAFETY: `base` is an address. Its bytes are accessed only through guards of blocks, and the state
 // of a block allows either readers or one writer. The owner is Send and Sync itself.
 unsafe impl Send for Memory {}
-// SAFETY: as above.
+// SAFETY: same as for `Send`.
 unsafe impl Sync for Memory {}
 
 impl Memory {
