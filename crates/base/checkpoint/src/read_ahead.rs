@@ -2,10 +2,9 @@
 //!
 //! Pages of the mapping are read and mapped in the order in which the loader uses them, so that its
 //! threads neither wait for a disk nor take page faults. `MADV_POPULATE_READ` reads and maps
-//! without
-//! a copy, at 12 GB/s from the page cache, and the kernel's read-ahead of a mapping uses large
-//! folios. Measured on a file that is not cached: two thirds of the time of `read`, and half the
-//! time with a preceding `MADV_WILLNEED`.
+//! without a copy, at 12 GB/s from the page cache, and the kernel's read-ahead of a mapping uses
+//! large folios. Measured on a file that is not cached: two thirds of the time of `read`, and half
+//! the time with a preceding `MADV_WILLNEED`.
 
 use std::collections::HashMap;
 use std::ops::Range;

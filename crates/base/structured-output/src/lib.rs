@@ -2,11 +2,9 @@
 //! and structural tags to token masks, using the crate `llguidance`.
 //!
 //! The API server compiles a grammar to report its errors; the engine's sampler compiles it to
-//! apply
-//! it. Both use the same [`Vocabulary`]. A feature that llguidance does not support is an error
-//! that
-//! names the feature. A [`Matcher`] belongs to one sequence; [`Grammars`] computes masks in the
-//! background while the model runs. Requests, slots and logits are outside this crate.
+//! apply it. Both use the same [`Vocabulary`]. A feature that llguidance does not support is an
+//! error that names the feature. A [`Matcher`] belongs to one sequence; [`Grammars`] computes masks
+//! in the background while the model runs. Requests, slots and logits are outside this crate.
 
 mod compiler;
 mod error;

@@ -13,7 +13,7 @@ pub struct StopOutcome {
 ///
 /// The first complete match ends the text, so the result does not depend on how the text is split
 /// into pieces. If several matches end at the same character, the longest one is reported; of equal
-/// ones, the first in the list. Empty stop strings never match.
+/// matches, the first in the list. Empty stop strings never match.
 ///
 /// Each pattern is a Knuth-Morris-Pratt automaton: linear time in the text for any patterns.
 #[derive(Debug, Clone)]

@@ -8,7 +8,7 @@ use super::writer::FrameWriter;
 use super::{FrameError, Pooling, Problem};
 
 /// Placeholder in [`StepPlan::tokens`] for the last token sampled in the slot. The ranks substitute
-/// it: the token may not have reached the scheduler yet.
+/// the token, because it may not have reached the scheduler yet.
 pub const LAST_SAMPLED: i32 = -1;
 
 /// Sentinel in [`StepResult::tokens`] for a token that could not be sampled: the sequence's hidden

@@ -49,7 +49,7 @@ impl Memory {
         Ok(memory)
     }
 
-    /// Maps an existing file. Its length and shape must be those with which it was created.
+    /// Maps an existing file. Its length and shape must be the same as at its creation.
     pub(crate) fn open(path: &Path, len: usize, shape: &str) -> Result<Self, CommError> {
         let file = OpenOptions::new().read(true).write(true).open(path);
         let found = file

@@ -7,8 +7,8 @@
 //! share                rank 0 -> rank r: a message
 //! ```
 //!
-//! All ranks must call the same methods in the same order. The first call opens the streams: only
-//! then has the executor sent the first plan to all ranks, so that all of them connect.
+//! All ranks must call the same methods in the same order. The first call opens the streams. The
+//! executor has sent the first plan to all ranks by then, so all ranks connect.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

@@ -20,7 +20,7 @@ impl Interleaved {
 
 /// Index of the stored row for output feature `row`, where `row` is an index in half-split order.
 ///
-/// Half-split order puts the first items of all pairs before the second ones; interleaved order
+/// Half-split order puts the first items of all pairs before the second items; interleaved order
 /// keeps the items of a pair adjacent.
 pub(crate) fn stored_row(row: usize, interleaved: Option<Interleaved>) -> usize {
     let Some(Interleaved { block, unrotated }) = interleaved else {

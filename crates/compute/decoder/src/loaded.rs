@@ -109,8 +109,7 @@ impl Loaded {
         let load = || Model::load(&cpu, &tensors, spec, weights, options.numerics, shard);
         let model = tensors.run(readers, load)?;
         // The fingerprint samples the file's pages. After the load they are in the page cache, so
-        // the
-        // disk need not seek.
+        // the disk need not seek.
         let fingerprint = checkpoint.fingerprint()?;
         drop(checkpoint);
         let matrices = model.matrices().chain(model.routers());

@@ -76,8 +76,7 @@ impl Peers for Group {
 
     fn share(&mut self, tokens: &mut [u32]) -> Result<(), Lost> {
         // Token ids travel as the bit patterns of f32 numbers. The numbers are only copied, so
-        // every
-        // bit pattern survives.
+        // every bit pattern survives.
         for (number, token) in Group::part(self).iter_mut().zip(&*tokens) {
             *number = f32::from_bits(*token);
         }

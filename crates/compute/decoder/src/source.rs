@@ -35,7 +35,7 @@ pub(crate) struct TensorRows<'a> {
     first: usize,
     /// Columns of the stored matrix to read.
     columns: Range<usize>,
-    /// Lowest row with a non-finite value among the rows read so far; [`FINITE`] if there is none.
+    /// Lowest row read so far that has a non-finite value; [`FINITE`] if all values are finite.
     not_finite: AtomicUsize,
 }
 
@@ -92,8 +92,8 @@ fn stored<'a>(
         let problem = format!("tensor {:?}, stored as {alone},", view.name);
         return Err(DecoderError::Unsupported(problem));
     };
-    // `TensorRows::open` reads the scales of 8-bit floats. A tensor of any other type has no
-    // scales, even if the recipe names some.
+    // Only bytes have scales here: `TensorRows::open` reads the scales of 8-bit floats, and other
+    // types ignore scales that the recipe names.
     if view.dtype != DType::U8 {
         return Ok((view, None));
     }

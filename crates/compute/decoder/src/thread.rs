@@ -36,8 +36,8 @@ impl StepFuture {
         Self { promise }
     }
 
-    /// Waits for the result. Returns `None` after `timeout`, in which case the call can be
-    /// repeated, or if the result was already taken.
+    /// Waits for the result. Returns `None` after `timeout`; the call can then be repeated. Also
+    /// returns `None` if the result was already taken.
     ///
     /// # Errors
     /// The plan is invalid, or the forward pass failed.

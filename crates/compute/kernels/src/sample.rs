@@ -158,8 +158,7 @@ fn candidates(isa: Isa, logits: &[f32], max: f32, scale: f32, sampling: &Samplin
         let mut total = 0.0;
         exp_sum(isa, logits, max, scale, least, &mut total);
         // Each token below (1 - p) / vocabulary of the total weight can be skipped: together they
-        // sum
-        // to less than 1 - p, so top-p never selects them.
+        // sum to less than 1 - p, so top-p never selects them.
         let floor = max + (total * (1.0 - sampling.top_p) / logits.len() as f32).ln() / scale;
         let kept = sorted(logits, floor.max(least).min(max));
         let kept = weights(kept, max, scale);

@@ -59,7 +59,7 @@ pub struct Pods {
     /// both.
     #[serde(default)]
     pub selector: Option<String>,
-    /// Ports of the backends, which override those of the InferencePool.
+    /// Ports of the backends. They override the target ports of the InferencePool.
     #[serde(default)]
     pub ports: Vec<u16>,
 }

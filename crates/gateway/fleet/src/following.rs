@@ -63,8 +63,7 @@ impl Poller {
                 let report = self.saw_line(line, last, push);
                 last = Some(line);
                 // sampled at the poll interval: with a sample per step, a busy second would
-                // outweigh an
-                // idle minute
+                // outweigh an idle minute
                 if sampled.elapsed() >= period {
                     self.shared.count_others(&report);
                     sampled = Instant::now();
@@ -87,8 +86,8 @@ impl Poller {
         }
     }
 
-    /// Publishes the line as the replica's load. A line equal to the previous one is a keep-alive:
-    /// the counts of this gateway's requests in flight stay those of the first such line.
+    /// Publishes the line as the replica's load. A line equal to the previous one is a keep-alive.
+    /// It does not update the counts of this gateway's requests in flight.
     fn saw_line(&self, line: Line, last: Option<Line>, push: &Push) -> Arc<Polled> {
         let live = &self.member.live;
         let before = self.member.pushed.load();

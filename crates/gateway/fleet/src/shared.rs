@@ -147,8 +147,8 @@ impl Shared {
         others.share()
     }
 
-    /// Applies a list of backends: new backends join, missing ones drain, returning ones get
-    /// requests again. Returns the new ones.
+    /// Applies a list of backends: new backends join, missing backends drain, returning backends
+    /// get requests again. Returns the new backends.
     pub(crate) fn replace_members(&self, targets: Vec<Target>) -> Vec<Entry> {
         let cold = self.found.swap(true, Ordering::Relaxed);
         let bases = targets.iter().map(|one| one.base.clone()).collect();

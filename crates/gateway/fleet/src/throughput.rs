@@ -4,8 +4,7 @@
 //! it, and decode step time as a function of the number of sequences in the step. The models are
 //! fitted to recent responses of all replicas of a class by the Theil-Sen estimator (Theil, 1950;
 //! Sen, 1968), which is robust against outliers. A replica's own responses give a factor by which
-//! it
-//! is slower than its class.
+//! it is slower than its class.
 
 use std::collections::VecDeque;
 
@@ -17,7 +16,7 @@ const WINDOW: usize = 64;
 const ENOUGH: usize = 8;
 /// Maximum number of points in the fit of a class.
 const CLASS_POINTS: usize = 256;
-/// A replica whose times differ from those of its class by less than this factor counts as equally
+/// Replicas whose times differ from the class's times by less than this factor count as equally
 /// fast.
 const ALIKE: f32 = 1.25;
 /// Factor from the median absolute deviation of normally distributed values, divided by sqrt(n), to

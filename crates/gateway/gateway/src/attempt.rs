@@ -35,7 +35,7 @@ pub(crate) struct AttemptError {
     /// retried.
     pub(crate) untouched: bool,
     /// One entry for each replica that answered 500. If another replica serves the request, the
-    /// fault is the replica's; otherwise it may be the request's.
+    /// replica is at fault; otherwise the request may be.
     faults: Vec<Blame>,
     error: ApiError,
     /// The replica's own error response.
@@ -71,9 +71,9 @@ impl AttemptError {
         }
     }
 
-    /// Merges this failure with a later one. The client gets the response that reports a fault
-    /// rather than the one that reports a lack of capacity. The result counts as refused if one of
-    /// the two was refused, and the other was refused or absent.
+    /// Merges this failure with a later one. A response that reports a fault has precedence over
+    /// one that reports a lack of capacity. The result counts as refused if at least one failure is
+    /// refused and both are refused or absent.
     pub(crate) fn and(mut self, mut later: Self) -> Self {
         let may_wait = |one: &Self| one.refused || one.absent;
         let (refused, is_later) = (

@@ -26,7 +26,7 @@ use crate::scan::{Fields, ScanError};
 const SESSION_ID: HeaderName = HeaderName::from_static("x-session-id");
 
 /// Headers with a request's latency targets (SLO) in milliseconds. The second name of each pair is
-/// the one that llm-d uses now.
+/// the current name in llm-d.
 const SLO_TTFT_MS: [HeaderName; 2] = [
     HeaderName::from_static("x-slo-ttft-ms"),
     HeaderName::from_static("x-llm-d-slo-ttft-ms"),

@@ -217,8 +217,8 @@ pub struct Target {
     pub weight: u32,
 }
 
-/// Whether a path has only plain segments, and its first segment differs from those of the
-/// gateway's own endpoints.
+/// Whether a path has only plain segments, and no endpoint of the gateway has the same first
+/// segment.
 fn is_root(path: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'~');
     let segment = |one: &str| !one.is_empty() && one.bytes().all(plain);

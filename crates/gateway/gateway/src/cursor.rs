@@ -1,6 +1,5 @@
 //! A cursor over JSON text. It avoids a full parse: strings are skipped with `memchr`, nested
-//! values
-//! by counting brackets.
+//! values by counting brackets.
 
 use std::ops::Range;
 

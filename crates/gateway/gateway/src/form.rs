@@ -42,7 +42,7 @@ fn parameter(parameters: &str, name: &str) -> Option<String> {
 /// Byte range of the value of the part `model`; `None` if the form lacks it.
 ///
 /// # Errors
-/// The form is truncated, or has two parts `model`, of which a replica might read the other one.
+/// The form is truncated, or has two parts `model`: a replica might read the other part.
 pub(crate) fn model(body: &[u8], boundary: &str) -> Result<Option<Range<usize>>, FormError> {
     let delimiter = format!("\r\n--{boundary}");
     let finder = memmem::Finder::new(delimiter.as_bytes());
@@ -63,8 +63,7 @@ pub(crate) fn model(body: &[u8], boundary: &str) -> Result<Option<Range<usize>>,
         let head = memmem::find(near, b"\r\n\r\n").ok_or(malformed(at))?;
         let value = at + line + head + 4;
         // an empty value has no line break of its own before the next delimiter; the search
-        // therefore
-        // starts at the line break of the headers
+        // therefore starts at the line break of the headers
         let length = finder.find(&body[value - 2..]).ok_or(malformed(value))?;
         let end = (value - 2 + length).max(value);
         if is_model(&near[..head]) && found.replace(value..end).is_some() {

@@ -98,8 +98,8 @@ pub(crate) fn is_stream(headers: &HeaderMap) -> bool {
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }
 
-/// Turns a client's headers into those of the request to a replica, which has a different host and
-/// length. Removes the offer of compression, because the gateway reads responses.
+/// Turns a client's headers into the headers of the request to a replica. Host and length differ.
+/// Removes the offer of compression, because the gateway reads responses.
 pub(crate) fn to_replica(
     headers: &mut HeaderMap,
     peer: Option<SocketAddr>,

@@ -87,7 +87,7 @@ impl Kinds {
         }
     }
 
-    /// Whether the watched namespaces are exactly those of `pools`.
+    /// Whether the watched namespaces are exactly the namespaces of `pools`.
     pub(crate) fn are_of(&self, pools: &[PoolConfig]) -> bool {
         self.places == places(pools)
     }

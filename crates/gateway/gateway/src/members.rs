@@ -46,7 +46,7 @@ impl Members {
 
     /// Whether the request has side effects that a client can see: a background computation, an
     /// item in a conversation, or an explicitly stored response. Storage by default does not count:
-    /// if the response is not delivered, the client does not know its id.
+    /// if the response is not delivered, the client never receives its id.
     pub(crate) fn leave_something(&self) -> bool {
         let asked = |member: &Value| *member == Value::Bool(true);
         asked(&self.background) || asked(&self.store) || !self.conversation.is_null()

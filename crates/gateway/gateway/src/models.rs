@@ -79,8 +79,8 @@ impl Models {
 
     /// Finds the destination of a request for `model`, in this order: a rule of that name, a pool
     /// with a replica that lists the model, a pool with a replica that lists no models, the rule
-    /// `*`. `None` if there is none of these. A request without a model is sent to the first pool.
-    /// `only` limits the search to one pool.
+    /// `*`. `None` if nothing matches. A request without a model is sent to the first pool. `only`
+    /// limits the search to one pool.
     pub(crate) fn destination(
         &self,
         model: Option<&str>,

@@ -1,6 +1,5 @@
 //! A pool: a fleet of replicas, the profile that picks a replica, and an estimate of the contents
-//! of
-//! the replicas' prefix caches.
+//! of the replicas' prefix caches.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -428,7 +427,7 @@ pub(crate) fn profile(config: &PoolConfig) -> Result<Profile, StartError> {
     })
 }
 
-/// Replicas that serve `model`: those that list it, or, if there are none, those whose models are
+/// Replicas that serve `model`: all that list it, or, if no replica does, all whose models are
 /// unknown. `None` means all replicas, for example for requests without a model.
 fn serving(view: &View, model: &str) -> Option<Vec<ReplicaId>> {
     if model.is_empty() {

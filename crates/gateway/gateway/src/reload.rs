@@ -2,8 +2,7 @@
 //!
 //! A reload is atomic: the whole configuration is checked before any part is applied, so an invalid
 //! file has no effect. A request stays in its pool. Replicas that remain in a pool keep their
-//! state:
-//! cached prefixes, throughput, circuit breaker.
+//! state: cached prefixes, throughput, circuit breaker.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -232,8 +231,7 @@ impl Reloader {
         let first = std::sync::atomic::AtomicBool::new(true);
         let read = move || match weak.upgrade() {
             // The first call happens when the watch starts, and the configuration has just been
-            // read
-            // then.
+            // read then.
             _ if first.swap(false, std::sync::atomic::Ordering::Relaxed) => Ok(()),
             Some(reloader) => reloader.reload(),
             None => Ok(()),

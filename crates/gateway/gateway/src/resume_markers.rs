@@ -4,8 +4,7 @@
 //!
 //! An event is released to the client when the marker after it has arrived, because another replica
 //! can then resume behind the event. Events after the last marker are held back: either they end
-//! the
-//! response, or another replica computes them again.
+//! the response, or another replica computes them again.
 
 use axum::body::Bytes;
 use penstock_api_types::sse_reader::Event;

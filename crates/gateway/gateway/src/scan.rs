@@ -208,7 +208,7 @@ impl Fields {
         }
     }
 
-    /// Whether the request asks for an event stream.
+    /// Whether the request sets `stream` to true.
     pub(crate) fn is_stream(&self, body: &[u8]) -> bool {
         let value = self.stream.clone().map(|range| &body[range]);
         value == Some(b"true")

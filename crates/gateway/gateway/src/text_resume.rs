@@ -3,8 +3,7 @@
 //! The next replica gets the request with the text so far appended to the prompt. That replica's
 //! events are rewritten so that they continue the first stream: same id, time and model, no second
 //! role, and the usage of both replicas. The token boundaries of the text so far are unknown, so
-//! the
-//! result is not exact (docs/gateway-reference.md).
+//! the result is not exact (docs/gateway-reference.md).
 
 use axum::body::Bytes;
 use penstock_api_types::sse_reader::Event;

@@ -44,7 +44,7 @@ impl Api {
     }
 
     /// Sends a request, which must be idempotent because it may be retried. Returns the status,
-    /// which may be that of an error, and the body. `target` is path and query below the server's
+    /// which may be an error status, and the body. `target` is path and query below the server's
     /// base path, such as `/api/v1/pods?limit=5`.
     ///
     /// # Errors

@@ -1,6 +1,5 @@
 //! Exponential backoff with a maximum and jitter. The jitter keeps gateways that lost the same
-//! server
-//! from retrying at the same time.
+//! server from retrying at the same time.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;

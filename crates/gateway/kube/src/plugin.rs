@@ -1,8 +1,6 @@
 //! Credential plugins: commands that print credentials, configured by `exec` in kubeconfig files
-//! (kind
-//! `ExecCredential` of client.authentication.k8s.io). A command runs again when its credentials
-//! expire
-//! or the server rejects them.
+//! (kind `ExecCredential` of client.authentication.k8s.io). A command runs again when its
+//! credentials expire or the server rejects them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -61,8 +59,8 @@ struct Issue {
 }
 
 impl CredentialCache {
-    /// Replaces the credentials in `credentials` by those of the plugin. Runs the plugin if its
-    /// last ones have expired.
+    /// Replaces token and client certificate in `credentials` by the plugin's, if it has them. Runs
+    /// the plugin unless its last credentials are still valid.
     ///
     /// # Errors
     /// Describes the problem and names the command.

@@ -1,6 +1,5 @@
 //! Home replica of a prompt or session, by rendezvous hashing (Thaler and Ravishankar, 1998). When
-//! a
-//! replica joins or leaves, a key moves only if that replica becomes or was its home. The home
+//! a replica joins or leaves, a key moves only if that replica becomes or was its home. The home
 //! depends only on the key and the replicas' addresses, so that independent gateways agree.
 
 use crate::request::mix;

@@ -90,7 +90,7 @@ pub struct Replica {
     pub running: f32,
     /// Share of KV blocks in use, 0 to 1.
     pub kv_use: f32,
-    /// Prompt tokens in the replica's queue, which it computes before those of a new request.
+    /// Prompt tokens in the replica's queue. They are computed before a new request's prompt.
     pub backlog_tokens: f32,
     pub pace: Pace,
     /// Names of the loaded adapters.

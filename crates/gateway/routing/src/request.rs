@@ -13,7 +13,7 @@ pub struct Request<'a> {
     pub cached_tokens: &'a [f32],
     /// State of each replica's prefix cache, in the same order; missing entries are empty caches.
     pub caches: &'a [CacheState],
-    /// The end of the prompt, which no replica has cached; `None` if there is none or it has no
+    /// The end of the prompt, which no replica has cached. `None` if the end is empty or has no
     /// key.
     pub unknown: Option<Unknown>,
     /// Priority. Above 0: critical; below 0: sheddable.

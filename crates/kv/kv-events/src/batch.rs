@@ -1,9 +1,8 @@
 //! Decodes batches of KV events in all formats that engines send.
 //!
 //! Older versions of vLLM and SGLang send arrays. Newer versions of vLLM send maps, with fields
-//! added
-//! at the end (`medium`, `lora_name`, `extra_keys`, groups); SGLang sends maps with a `cache_salt`.
-//! All formats are accepted; unknown fields and events are skipped.
+//! added at the end (`medium`, `lora_name`, `extra_keys`, groups); SGLang sends maps with a
+//! `cache_salt`. All formats are accepted; unknown fields and events are skipped.
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128_with_seed};
 

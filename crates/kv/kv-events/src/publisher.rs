@@ -1,8 +1,7 @@
 //! Publishes batches of KV events: a PUB socket, and a ROUTER for replays.
 //!
 //! A single thread serves all subscribers. Publishing never blocks: if a subscriber is slow,
-//! batches
-//! for it are dropped, and it detects the gap by the sequence numbers.
+//! batches for it are dropped, and it detects the gap by the sequence numbers.
 
 use std::collections::VecDeque;
 use std::io;

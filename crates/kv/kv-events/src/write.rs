@@ -94,7 +94,7 @@ impl BatchWriter {
     }
 
     /// Returns the changes since the last call as a batch, dated `at` (Unix time in seconds);
-    /// `None` if there are none.
+    /// `None` if nothing has changed.
     pub fn finish(&mut self, at: f64) -> Option<Vec<u8>> {
         self.close();
         let count = std::mem::take(&mut self.events);

@@ -1,9 +1,8 @@
 //! Prefix index: estimates how much of a prompt each replica has in its cache.
 //!
 //! Each holder (a replica) has its own LRU list, as long as its cache. Entries are removed lazily:
-//! a
-//! use appends to the holder's log, and a log entry is valid only while it is the latest use of its
-//! link.
+//! a use appends to the holder's log, and a log entry is valid only while it is the latest use of
+//! its link.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};

@@ -25,10 +25,8 @@
 //! `tests/golden/prefix/*.json` pins the rule for this crate and for Python.
 //!
 //! For gateways, the crate also has chains over text ([`text_chain`]) with an index of the
-//! estimated
-//! contents of replicas ([`PrefixIndex`]), and chains over tokens ([`token_chain`]) with an index
-//! of
-//! the contents that engines report ([`BlockIndex`]).
+//! estimated contents of replicas ([`PrefixIndex`]), and chains over tokens ([`token_chain`]) with
+//! an index of the contents that engines report ([`BlockIndex`]).
 
 mod blocks;
 mod ghosts;

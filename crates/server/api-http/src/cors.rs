@@ -1,9 +1,8 @@
 //! Cross-origin requests of browsers: preflight, response headers, and refusals.
 //!
 //! Follows the Fetch standard (<https://fetch.spec.whatwg.org/#http-cors-protocol>). Without
-//! allowed
-//! origins no preflight succeeds. Other sites could then send only simple requests, for which
-//! browsers do not send a preflight; these are rejected as well.
+//! allowed origins no preflight succeeds. Other sites could then send only simple requests, for
+//! which browsers do not send a preflight; these are rejected as well.
 
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, header};

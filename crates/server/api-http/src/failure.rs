@@ -54,8 +54,8 @@ impl IntoResponse for Failure {
 /// Maximum number of logged characters of a message, which may quote client input.
 const MOST_LOGGED: usize = 200;
 
-/// Logs a rejected request. The parameters become fields of a JSON log line. `trace_id` is the one
-/// that the client sent.
+/// Logs a rejected request. The parameters become fields of a JSON log line. `trace_id` is from the
+/// client.
 ///
 /// The level shows who should act: a warning is for the operator (server error, no capacity,
 /// rejected key), an info for the client.

@@ -56,7 +56,7 @@ const CLIENT_LEFT: u16 = 499;
 /// Identification of a request in the log.
 struct RequestNames {
     id: String,
-    /// The trace id that the client sent, or that of an exported trace.
+    /// The client's trace id, or the id of an exported trace.
     trace_id: Option<String>,
     /// The path, truncated.
     path: String,

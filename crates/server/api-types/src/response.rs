@@ -192,8 +192,8 @@ pub struct AssistantMessage<'a> {
     pub role: &'static str,
     /// Null when there are calls and no text.
     pub content: Option<&'a str>,
-    /// Reasoning, in two fields: vLLM's name, and the name of DeepSeek and SGLang. A client reads
-    /// one of the two.
+    /// Reasoning, under vLLM's name and under the name in DeepSeek and SGLang. A client reads one
+    /// of the two fields.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]

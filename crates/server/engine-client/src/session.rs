@@ -62,7 +62,7 @@ impl Shared {
         self.stalls.load(Ordering::Relaxed)
     }
 
-    /// Counts a stall if the silence of a ready engine that ends now was long enough.
+    /// Counts a stall if the engine is ready and the silence that ends now was long enough.
     pub(crate) fn silence_ends(&self) {
         if self.state.borrow().ready().is_some() && self.progress().at.elapsed() > STALL {
             self.stalls.fetch_add(1, Ordering::Relaxed);

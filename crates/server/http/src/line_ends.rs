@@ -1,6 +1,5 @@
 //! Rejects bare LF line ends in HTTP/1 request heads (request smuggling). A reverse proxy may treat
-//! a
-//! bare LF as part of a value, and would then have checked a different request.
+//! a bare LF as part of a value, and would then have checked a different request.
 //!
 //! hyper accepts a bare LF and has no option to reject it. This filter replaces it by NUL, which is
 //! invalid in a head, so that hyper answers 400 and closes the connection. To find every head of a

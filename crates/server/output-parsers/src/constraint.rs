@@ -207,7 +207,7 @@ impl Shape {
         })
     }
 
-    /// Calls, or a text whose start cannot be that of a call.
+    /// Calls, or a text that does not start like a call.
     fn text_or_calls(&self, tools: &[ToolSchema], several: bool) -> Value {
         let calls = self.calls(tools, several);
         let marked = sequence([text(llama::TAG), calls.clone()]);

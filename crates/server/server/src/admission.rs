@@ -1,4 +1,4 @@
-//! Admission control: limits the number of requests inside the server (including those in
+//! Admission control: limits the number of requests inside the server (including requests in
 //! tokenization) and their expected wait in the queue.
 
 use std::collections::VecDeque;

@@ -9,7 +9,7 @@ use crate::choice::Choice;
 use crate::delta::OutputDelta;
 use crate::marks::Marks;
 
-/// The choices of a request, by index. Dropping them cancels the ones in flight at the engine.
+/// The choices of a request, by index. Dropping them cancels the choices in flight at the engine.
 pub(crate) struct ChoiceStreams {
     choices: Vec<Choice>,
     /// Index of the choice to poll first: round robin, so that no choice starves another.

@@ -60,8 +60,8 @@ pub struct Config {
     #[serde(default)]
     pub vocab_size: Option<usize>,
     pub engine: EngineProcess,
-    /// Queue length: number of requests that may wait beyond those that the engine runs
-    /// concurrently.
+    /// Queue length: number of requests that may wait while the engine runs its maximum number of
+    /// requests.
     pub max_queue: usize,
     /// Upper bound on the expected wait in the queue; `None`: unbounded.
     #[serde(default)]

@@ -48,7 +48,6 @@ impl Grammars {
     /// Compiles a grammar that is small or has passed its trial. Blocks.
     /// # Errors
     /// The compiler's error; [`GrammarError::Busy`] while too many grammars are compiled.
-    /// The grammar's own; [`GrammarError::Busy`] while too many grammars are compiled.
     pub(crate) fn compile(
         &self,
         tokenizer: &Tokenizer,

@@ -1,12 +1,10 @@
 //! Resume marks in a stream, with which another server can resume an interrupted stream.
 //!
 //! The first mark precedes all events and holds this server's time and random seeds. After the
-//! events
-//! of each step, a mark holds the step's tokens; the last step has no mark and is recomputed. The
-//! resuming server replays the marked steps from their tokens without sending the events. The
-//! replay
-//! restores all state, because detokenizer, stop strings, parsers, writers and counts depend on
-//! nothing else.
+//! events of each step, a mark holds the step's tokens; the last step has no mark and is
+//! recomputed. The resuming server replays the marked steps from their tokens without sending the
+//! events. The replay restores all state, because detokenizer, stop strings, parsers, writers and
+//! counts depend on nothing else.
 
 use bytes::{BufMut, BytesMut};
 use penstock_api_types::{ApiError, FAILED_MARK, MARK, Origin};

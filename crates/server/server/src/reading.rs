@@ -25,8 +25,8 @@ pub(crate) struct Formats {
 }
 
 impl Formats {
-    /// Selects the tool format: the format of the flag, else the one detected in the template, else
-    /// Hermes. Hermes is also used to add tools to templates without tool support.
+    /// Selects the tool format: the format of the flag, else the format detected in the template,
+    /// else Hermes. Hermes is also used to add tools to templates without tool support.
     pub(crate) fn of(text: &TextModel, config: &Config) -> Self {
         let template = text.template.as_ref();
         let source = template.map_or("", |template| template.sources());

@@ -1,6 +1,5 @@
-//! Detects schemas without a finite instance, such as `N = {n: N}` with `n` required: an output
-//! that
-//! follows such a schema never ends.
+//! Detects schemas without a finite instance, such as `N = {n: N}` with `n` required. An output
+//! that follows such a schema never ends.
 
 use std::collections::HashSet;
 

@@ -2,9 +2,8 @@
 //!
 //! Templates run in this crate's interpreter. They can access only their variables, and steps,
 //! memory, recursion and output are bounded. Within these bounds, templates from a model's files
-//! are
-//! trusted. Templates from requests require the operator's permission, and a server runs them in a
-//! separate process ([`Elsewhere`]).
+//! are trusted. Templates from requests require the operator's permission, and a server runs them
+//! in a separate process ([`Elsewhere`]).
 
 mod adapted;
 mod elsewhere;

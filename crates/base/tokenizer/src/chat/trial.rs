@@ -6,9 +6,9 @@ use super::ChatTemplate;
 use crate::TextError;
 
 impl ChatTemplate {
-    /// Renders one user message, then a conversation with a system message and one with tools.
-    /// Returns which of the latter two the template refuses; a server renders those in alternative
-    /// forms.
+    /// Renders one user message, then a conversation with a system message, then a conversation
+    /// with tools. Returns an entry for each of the last two conversations that the template
+    /// refuses. A server renders a refused conversation in an alternative form.
     ///
     /// # Errors
     /// The template cannot render one user message.

@@ -123,8 +123,7 @@ impl Loader<'_> {
         let keys = some_rows(role("kv_b", &weights.kv_b)?, first..first + k);
         let rows = TensorRows::open(self.tensors, &keys, k, n)?;
         // Groups of stored codes share a scale along the dimension that the transposition
-        // exchanges,
-        // so the codes are requantised, to 8 bits.
+        // exchanges, so the codes are requantised, to 8 bits.
         let form = match self.numerics {
             Numerics::AsStored { .. } if !is_float(rows.dtype()) => WeightFormat::W8,
             numerics => numerics.form(rows.dtype()),

@@ -327,7 +327,7 @@ mod tests {
         }
     }
 
-    /// Sums of full-depth products, and of half-depth ones if `halves`, through load and store.
+    /// Sums of full-depth products, and of half-depth products if `halves`, through load and store.
     fn sums<U: HalfTiles>(rows: usize, halves: bool) -> Vec<f32> {
         let (left, right) = (noise(HEIGHT * 40, 3), noise(WIDTH * 16 * 32, 4));
         let mut out = vec![0.0f32; WIDTH * HEIGHT * PANEL];

@@ -9,7 +9,6 @@ use super::{Configuration, DEPTH, HalfTiles, LINE, ZEROS, load, release, store};
 /// configured, tile 5 is the only right operand, and tiles 6 and 7 are the operands of half
 /// products.
 ///
-///
 /// The sums stay in the tiles between calls. That is safe because the compiler never uses tiles.
 #[derive(Default)]
 pub(crate) struct HalfUnit {

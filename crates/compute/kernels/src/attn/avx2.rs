@@ -2,7 +2,7 @@
 //! in registers.
 //!
 //! AVX2 has no bf16 arithmetic. A vector of pairs is split into its first numbers (shifted up) and
-//! its second ones (masked). The rows' numbers are widened in advance, so that each is one
+//! its second numbers (masked). The rows' numbers are widened in advance, so that each is one
 //! broadcast from memory.
 
 use std::arch::x86_64::*;

@@ -344,8 +344,7 @@ fn softmax(
     #[cfg(target_arch = "x86_64")]
     if isa.vectors() == Isa::Avx512 {
         // A few rows at a time: `keep_awake` must run in between, so that the tile unit is fast
-        // when
-        // the values are processed.
+        // when the values are processed.
         let size = if on_tiles(isa, dtype) { 4 } else { ROWS };
         for (i, spans) in spans.chunks(size).enumerate() {
             if i > 0 {

@@ -2,8 +2,9 @@
 //!
 //! From the gather of the activations to the final sum, each (row, choice) pair is a separate row.
 //! Pairs are sorted by expert, then by row. One job computes the inner activations of all chosen
-//! experts, a second job their outputs; one thread reads each weight, once. A row's result is the
-//! sum over its choices in their order, so it does not depend on the other rows.
+//! experts, and a second job computes their outputs. Each weight is read once, by one thread. A
+//! row's result is the sum over its choices in their order, so it does not depend on the other
+//! rows.
 
 mod route;
 

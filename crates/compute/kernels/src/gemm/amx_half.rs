@@ -1,10 +1,8 @@
 //! bf16 GEMM tiles on AMX.
 //!
-//! All products use AMX, even those of one row: results of `vdpbf16ps` differ in the last bits, and
-//! a row's bits must not depend on the other rows. The loop multiplies all rows by a few groups of
-//! inputs, whose weights fit the L1 cache, before the next groups. Meanwhile the f32 sums are in
-//! the
-//! L2 cache.
+//! Even products of one row use AMX. A row's bits must not depend on the other rows, and results of
+//! `vdpbf16ps` differ in the last bits. The loop multiplies all rows by a few groups of inputs at a
+//! time. The weights of these groups fit the L1 cache, and the f32 sums are in the L2 cache.
 
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;

@@ -101,8 +101,7 @@ unsafe fn codes<const SOURCE: u8, const M: usize>(
             if SOURCE == CENTRED || SOURCE == TABLED {
                 for (m, dots) in dots.iter_mut().enumerate() {
                     // `offsets` has -128 times the sum of the activation codes; `S4` needs -8 times
-                    // the
-                    // sum, `Mx4` -(8 + 4) times.
+                    // the sum, `Mx4` -(8 + 4) times.
                     let offset = *acts.offsets.as_ptr().add((row + m) * groups + g);
                     let fourth = if SOURCE == TABLED { offset >> 5 } else { 0 };
                     let offset = (offset >> 4) + fourth;

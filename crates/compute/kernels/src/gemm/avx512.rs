@@ -57,7 +57,7 @@ pub(super) unsafe fn mx4<U: IntegerTiles>(tile: &Tile<'_>) {
 }
 
 /// # Safety
-/// Same as for `gemm::compute`; the CPU has AVX-512 with VNNI.
+/// Same as for `gemm::compute`; the CPU has AVX-512 with VNNI, and `U`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c,fma")]
 unsafe fn panels<const SOURCE: u8, U: IntegerTiles>(tile: &Tile<'_>) {

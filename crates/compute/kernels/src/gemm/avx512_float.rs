@@ -19,7 +19,7 @@ pub(super) unsafe fn bf16(tile: &Tile<'_>) {
 }
 
 /// # Safety
-/// Same as for `gemm::compute`; the CPU has AVX-512.
+/// Same as for `gemm::compute`; the CPU has AVX-512 with BF16.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16,fma")]
 pub(super) unsafe fn f32(tile: &Tile<'_>) {
     // SAFETY: the caller upholds this function's contract, which `tiles` shares.

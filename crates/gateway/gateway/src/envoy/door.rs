@@ -35,8 +35,8 @@ impl EnvoyDoor {
 const MODELS: &str = "/v1/models";
 
 impl EnvoyDoor {
-    /// The list of all pools' models, equal to that of the gateway's own proxy. Envoy sends this
-    /// page to the client without a request to a replica.
+    /// The list of models, as the gateway's own proxy returns it, limited to the listener's pool if
+    /// one is configured. Envoy sends this page to the client without a request to a replica.
     fn models(&self, head: &Head, name: &Name) -> Refusal {
         if let Err(error) = Inside::admit(&self.gateway, head, name.clone()) {
             return name.refusal(error);

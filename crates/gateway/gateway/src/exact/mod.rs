@@ -1,6 +1,6 @@
 //! Exact prefix routing in a pool. Replicas publish which KV blocks they hold. The gateway
-//! tokenizes
-//! prompts as the replicas do, and so computes how much of a prompt each replica has cached.
+//! tokenizes prompts as the replicas do, and so computes how much of a prompt each replica has
+//! cached.
 //!
 //! ```text
 //!  replica --KV events--> Followers --> BlockIndex <-- token_chain <-- Tokens <-- body
@@ -92,7 +92,7 @@ impl Exact {
         cached.resize(view.replicas.len(), 0.0);
         let mut said = vec![None; view.replicas.len()];
         let followers = self.followers.now();
-        // hash before the index's lock is taken, which then is held for a shorter time
+        // hash before taking the index's lock, to hold it for a shorter time
         let engines = view.replicas.iter().map(|replica| replica.id.0);
         let sizes = self.known.block_sizes(engines);
         let chains = Chains::new(self.root(view, model), &sizes, tokens);

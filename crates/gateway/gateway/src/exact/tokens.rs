@@ -124,8 +124,8 @@ fn chat(model: &TextModel, body: &[u8]) -> Option<Vec<u32>> {
     model.encode_rendered(&prompt).ok()
 }
 
-/// Tokens of the first prompt. A request with several prompts is sent to one replica as a whole,
-/// and only the first prompt decides which.
+/// Tokens of the first prompt. A request with several prompts is sent to one replica, which is
+/// chosen by the first prompt.
 fn completion(model: &TextModel, body: &[u8]) -> Option<Vec<u32>> {
     let request = CompletionRequest::parse(body).ok()?;
     match request.prompts.into_iter().next()? {

@@ -10,7 +10,7 @@ use penstock_http::Caller;
 use crate::config::Objective;
 
 /// Headers with the objective (a named priority) and the tenant. The second name of each pair is
-/// the one that llm-d uses now.
+/// the current name in llm-d.
 const OBJECTIVE: [HeaderName; 2] = [
     HeaderName::from_static("x-gateway-inference-objective"),
     HeaderName::from_static("x-llm-d-inference-objective"),
@@ -47,9 +47,9 @@ impl Classes {
         self.0.store(Arc::new(by_name(objectives)));
     }
 
-    /// The class of a request to `pool`. The priority is that of the request's objective, if the
-    /// objective exists and applies to `pool`; otherwise it is `usual`, the model's default. The
-    /// tenant is the fairness id, or else the name of the API key.
+    /// The class of a request to `pool`. The request's objective sets the priority, if it exists
+    /// and applies to `pool`. Otherwise the priority is `usual`, the model's default. The tenant is
+    /// the fairness id, or else the name of the API key.
     pub(crate) fn class(
         &self,
         headers: &HeaderMap,

@@ -310,8 +310,7 @@ impl FlowControl {
             match sender.send(Turn(Some(self.clone()))) {
                 Ok(()) => return,
                 // The request's client has disconnected. Clear the turn first, because its drop
-                // would
-                // recurse.
+                // would recurse.
                 Err(mut turn) => {
                     turn.0 = None;
                     self.state().turn_is_out = false;

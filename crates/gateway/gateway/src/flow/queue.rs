@@ -42,7 +42,7 @@ pub(crate) struct Queue<T> {
     bands: BTreeMap<Reverse<i32>, Band<T>>,
     len: usize,
     /// Number of the next ticket, and number of the last ticket issued for a place ahead of all
-    /// regular ones.
+    /// regular tickets.
     next: u64,
     early: u64,
 }

@@ -1,9 +1,9 @@
 //! Whether a replica, or a whole pool, is saturated. Pure, except for [`Load`] of a fleet.
 //!
-//! A replica's last report does not include requests sent since then, and the gateway cannot tell
-//! whether the replica queues them. Such requests have a separate, larger limit than requests that
-//! the report shows as waiting. With the same limit, only five requests could be sent per report,
-//! and a replica reports every 200 ms.
+//! A replica's last report does not include requests sent since then. Whether the replica queues
+//! them is unknown. Such requests have a separate, larger limit than requests that the report shows
+//! as waiting. With the same limit, only five requests could be sent per report, and a replica
+//! reports every 200 ms.
 
 use penstock_fleet::{Fleet, View};
 use penstock_routing::Replica;

@@ -3,12 +3,12 @@
 use serde::Deserialize;
 
 /// Limits of the queue, and thresholds from which a replica counts as saturated. Settings that
-/// llm-d also has use the default values of llm-d.
+/// llm-d also has use llm-d's default values.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FlowSettings {
-    /// Whether requests are queued while all replicas are saturated. If not, requests are
-    /// forwarded, except that those of negative priority are refused.
+    /// Whether requests are queued while all replicas are saturated. If not, requests of negative
+    /// priority are refused and all others are forwarded.
     pub queue: bool,
     /// Maximum number of queued requests of one priority.
     pub max_waiting: usize,

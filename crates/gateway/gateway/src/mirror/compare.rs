@@ -1,6 +1,5 @@
 //! Incremental comparison of two responses. Keeps only the text by which one response is ahead of
-//! the
-//! other.
+//! the other.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -1,6 +1,5 @@
 //! Mirroring: a share of a pool's requests is also sent to another pool once the response has
-//! begun,
-//! and the two responses are compared. Mirroring never delays the client.
+//! begun, and the two responses are compared. Mirroring never delays the client.
 //!
 //! ```text
 //!  replica --bytes--> ResponseBody --bytes--> client

@@ -94,7 +94,7 @@ pub(crate) fn scorer(name: &str, slo: Slo) -> Option<Box<dyn Score>> {
 }
 
 /// Linear scores from 1 for the smallest value to 0 for the largest; 1 for all if the values are
-/// equal. Invalid values (those at `MOST`) score 0 and do not affect the scale.
+/// equal. Invalid values (`MOST`) score 0 and do not affect the scale.
 pub(crate) fn least_is_best(values: &[f32]) -> Vec<f32> {
     let least = values.iter().copied().fold(f32::INFINITY, f32::min);
     let sane = values.iter().copied().filter(|value| *value < MOST);

@@ -3,7 +3,7 @@
 //! Headroom is 1 - predicted / target; the smaller headroom of TTFT and TPOT counts. A replica that
 //! meets both targets scores 0.5 plus half its headroom. A replica that misses one scores half of
 //! target / predicted. Thus replicas that meet the targets rank above all others; if all miss them,
-//! the one with the smallest violation ranks first. Without targets all replicas score 1.
+//! the replica with the smallest violation ranks first. Without targets all replicas score 1.
 
 use super::predicted::{tpot, ttft};
 use super::{Candidate, Score};

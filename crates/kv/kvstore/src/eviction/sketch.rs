@@ -2,9 +2,8 @@
 //!
 //! A count-min sketch with periodic halving, as in TinyLFU (Einziger, Friedman, Manes: "TinyLFU: A
 //! Highly Efficient Cache Admission Policy", ACM Transactions on Storage 13, 2017). A request adds
-//! 8
-//! to an 8-bit counter. With steps of 1, a halving in the middle of a cyclic scan would rank the
-//! keys of the scan's second half above those of its first half.
+//! 8 to an 8-bit counter. With steps of 1, a halving in the middle of a cyclic scan would rank the
+//! keys of the scan's second half above the keys of its first half.
 
 use super::key::mix;
 

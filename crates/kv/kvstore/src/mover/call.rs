@@ -149,7 +149,7 @@ impl Share {
             let wrong = format!("asked for {asked} parts, it answered for {got}");
             return Err(TierError::Failed(wrong));
         }
-        // A rank without heads or layers has no parts, so none of them is missing.
+        // A rank without heads or layers has no parts, so no part is missing.
         let mut parts = there.chunks((keys.len() / chunks.len().max(1)).max(1));
         let all = |parts: Option<&[bool]>| parts.is_none_or(|p| p.iter().all(|&p| p));
         Ok(chunks.iter().map(|_| u8::from(all(parts.next()))).collect())

@@ -3,10 +3,9 @@
 //! Each runnable job gets a thread, which afterwards waits for the next job. Calls of a tier block,
 //! possibly forever. A call that exceeds its time-out is abandoned: another call may run in its
 //! place, and the transfer's result is published when the abandoned call returns. The engine
-//! decides
-//! whether to keep using a tier that fails or stalls. A load keeps its blocks borrowed until its
-//! call returns. A store returns them once their bytes are copied, and can then be cancelled even
-//! while it runs.
+//! decides whether to keep using a tier that fails or stalls. A load keeps its blocks borrowed
+//! until its call returns. A store returns them once their bytes are copied, and can then be
+//! cancelled even while it runs.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -185,7 +184,7 @@ impl<P: Pool> TierQueue<P> {
         }
     }
 
-    /// Wakes an idle thread. If there is none, starts one thread for each runnable job.
+    /// Wakes an idle thread. If no thread is idle, starts one thread for each runnable job.
     fn dispatch(self: &Arc<Self>) {
         let mut state = self.lock();
         if state.resting > 0 {
@@ -258,8 +257,7 @@ impl<P: Pool> TierQueue<P> {
         };
         let brought = result.unwrap_or_default();
         // A removal's result is shared by all tiers, so chunks that left this tier are reported
-        // with
-        // the tier's next result.
+        // with the tier's next result.
         let left = match run.kind {
             WorkKind::Remove => Vec::new(),
             _ => self.worker.left(),

@@ -4,10 +4,9 @@
 //! Each step has a token budget. It is spent first on one token for each decoding sequence, then on
 //! chunks of the prompts of running sequences, then on new sequences. In a step that decodes,
 //! [`PromptBudget`] limits the number of prompt tokens, to bound the delay of decodes. A sequence
-//! is
-//! admitted only with KV blocks for all tokens that it has. If a sequence needs a block and none is
-//! free, it preempts sequences that arrived later, the last one first; these are recomputed. A
-//! request waits while another request computes a prefix that both share.
+//! is admitted only with KV blocks for all tokens that it has. If a sequence needs a block and no
+//! block is free, it preempts later arrivals, the last arrival first. Preempted sequences are
+//! recomputed. A request waits while another request computes a prefix that both share.
 //!
 //! The simulation reads no clock: the caller passes the start time of each step, and
 //! [`Batcher::schedule`] returns its duration.

@@ -77,7 +77,7 @@ impl BlockPool {
         state.references += 1;
     }
 
-    /// Removes one owner of each block. Blocks at the end of a prefix become reusable before those
+    /// Removes one owner of each block. Blocks at the end of a prefix become reusable before blocks
     /// at its start.
     pub(super) fn release(&mut self, blocks: &[u32]) {
         for &block in blocks.iter().rev() {

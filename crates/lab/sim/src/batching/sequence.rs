@@ -7,8 +7,8 @@ use penstock_wire::{Finish, Output, TokenRequest};
 
 use crate::answers::Answer;
 
-/// A request with `tokens.len()` known tokens (of prompt and answer), of which the first `computed`
-/// ones have KV. Prefill, decode and recomputation differ only in these two numbers.
+/// A request. `tokens` has the known tokens of prompt and answer; the first `computed` tokens have
+/// KV. Prefill, decode and recomputation differ only in `computed` and the number of tokens.
 #[derive(Debug)]
 pub(super) struct Sequence {
     pub(super) id: u64,

@@ -7,8 +7,7 @@
 //! ```
 //!
 //! The gateway has the information of a real one: metrics as old as the last poll, the requests
-//! that
-//! it has sent, and the responses. Messages are never lost and take no time.
+//! that it has sent, and the responses. Messages are never lost and take no time.
 
 mod gateway;
 mod oracle;

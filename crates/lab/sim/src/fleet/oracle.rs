@@ -83,8 +83,7 @@ fn play(
         };
         let decoding: Vec<Inside> = left.iter().zip(&work).filter_map(decodes).collect();
         // Steps are not merged while prompts wait: these get tokens once the cost of the decodes
-        // alone
-        // is known.
+        // alone is known.
         let in_turn = left
             .iter()
             .any(|(_, one)| !one.waiting && one.prompt_left > 0);

@@ -1,5 +1,4 @@
-//! Counters and histograms of the API server. Names are those of vLLM, so that vLLM's dashboards
-//! and
+//! Counters and histograms of the API server. The names are vLLM's, so that its dashboards and
 //! autoscalers work.
 
 mod buckets;

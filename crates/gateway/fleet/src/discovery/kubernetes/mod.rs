@@ -119,8 +119,7 @@ impl Follower {
         };
         Selection {
             // An empty selector selects no pods, as in a Service. To the Kubernetes API it would
-            // mean
-            // every pod of the namespace.
+            // mean every pod of the namespace.
             selector: (!parts.is_empty()).then(|| parts.join(",")),
             ports,
         }

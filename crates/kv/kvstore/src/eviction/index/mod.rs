@@ -105,7 +105,7 @@ impl TierIndex {
 
     /// Puts the slots of the longest readable run of `digests` from `start` on into `found`. Counts
     /// one request for all of `digests`, so call it once per request. The caller has the first
-    /// `start` blocks in another tier; those that are also here are marked as used.
+    /// `start` blocks in another tier. Blocks that are also here are marked as used.
     pub fn lookup(&mut self, digests: &[Digest], start: usize, found: &mut Vec<u32>) {
         let start = start.min(digests.len());
         self.policy.asked(digests, start);

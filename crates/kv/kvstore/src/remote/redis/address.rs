@@ -21,7 +21,7 @@ pub(super) struct Address {
     pub(super) database: u32,
 }
 
-/// The servers, and the way to find the one that has a key.
+/// The servers, and how to find the server that has a key.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Servers {
     One(ConnectionAddr),

@@ -108,8 +108,7 @@ impl Link {
         let count = commands.len();
         let replies = match self.commands().req_packed_commands(&packed, 0, count) {
             // While a cluster moves a key's slot, its new node requires ASKING before each command.
-            // Hence
-            // the commands are sent one by one.
+            // Hence the commands are sent one by one.
             Err(error) if error.is_cluster_error() => commands
                 .cmd_iter()
                 .map(|command| self.commands().req_command(command))

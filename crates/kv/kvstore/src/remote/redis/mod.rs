@@ -2,8 +2,7 @@
 //!
 //! A chunk is a hash with its parts as fields. The server's eviction (`maxmemory-policy
 //! allkeys-lru`) therefore removes whole chunks, a time to live applies to the chunk, a removal is
-//! a
-//! single `UNLINK`, and all parts of a chunk are on one node of a cluster.
+//! a single `UNLINK`, and all parts of a chunk are on one node of a cluster.
 
 mod address;
 mod connection;
