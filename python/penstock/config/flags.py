@@ -89,7 +89,7 @@ FLAGS: tuple[Flag, ...] = (
         "model",
         Choice(("auto", "none", "int8", "int4")),
         "auto",
-        "auto: as stored; none: everything in float32; int8, int4: made at load",
+        "auto: as stored; none: everything in float32; int8, int4: quantised at load",
     ),
     Flag("--load-format", "model", _FORMATS, "auto", "dummy: random weights for config.json"),
     Flag(
@@ -242,8 +242,8 @@ FLAGS: tuple[Flag, ...] = (
         "scheduler",
         Choice(("fcfs", "priority")),
         "fcfs",
-        "order of requests: that of their arrival (fcfs), or by the priority that they ask for, "
-        "lower values first (priority)",
+        "order of requests: by arrival (fcfs), or by the priority that they set, lower values "
+        "first (priority)",
     ),
     Flag(
         "--threads",
@@ -326,9 +326,10 @@ FLAGS: tuple[Flag, ...] = (
         "parallel",
         Choice(("ring", "compiled-graph", "compiled-graph-tensors", "actor")),
         "ring",
-        "what takes steps to Ray's actors. ring: shared memory, and streams to other nodes; "
+        "transport of steps to Ray's actors. ring: shared memory, and streams to other nodes; "
         "compiled-graph: Ray's own, which keeps a CPU of each actor busy; compiled-graph-tensors: "
-        "so, and on GPUs rows go between stages as tensors, by NCCL; actor: calls, the slowest",
+        "the same, and on GPUs NCCL sends rows between stages as tensors; actor: calls, the "
+        "slowest",
     ),
     Flag(
         "--ray-overlap-comm",

@@ -85,7 +85,7 @@ def _attempt(file: FromUrl, session: Session, progress: Progress, begun: int) ->
         if at == 0 and data and not data.startswith(MAGIC):
             raise HubError(
                 f"{address_of(file.url)}: not a GGUF file: it begins with "
-                f"`{shown(data[:16].decode('latin-1'))}`; is the address that of the file itself?"
+                f"`{shown(data[:16].decode('latin-1'))}`; is this the address of the file itself?"
             )
         with file.part.open("ab") as out:
             out.truncate(at)

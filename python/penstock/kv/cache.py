@@ -227,9 +227,7 @@ class KvCache:
     def report_stored(
         self, tokens: array[int], digests: Sequence[bytes], first: int, end: int
     ) -> None:
-        """Emit KV events for those of the sequence's blocks first .. end - 1 that are in the
-        pool.
-        """
+        """Emit a KV event for each of the blocks first .. end - 1 that is in the pool."""
         if self.events is None:
             return
         size = self.block_size

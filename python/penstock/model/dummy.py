@@ -36,7 +36,7 @@ from penstock.model.spec import (
 
 EXPERT = "{e}"
 SPARE_ROWS = 64
-"""Additional rows of a shared matrix, beyond those of its largest part, so that no two parts are
+"""Additional rows of a shared matrix, beyond the rows of its largest part, so that no two parts are
 equal.
 """
 FP8_BLOCK = 128

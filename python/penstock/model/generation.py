@@ -66,8 +66,8 @@ def sampling_defaults(
     own: GenerationDefaults, source: str = "auto", override: str | None = None
 ) -> GenerationDefaults:
     """Effective sampling defaults, by source: the checkpoint's `own` ("auto"), none ("vllm"), or
-    those of another generation_config.json or its directory. Members of the JSON object `override`
-    take precedence.
+    another generation_config.json, given by file or directory. Members of the JSON object
+    `override` take precedence.
 
     Raises ModelError, which names the file (or --override-generation-config) and the value at
     fault.

@@ -148,8 +148,8 @@ class World:
         )
 
     def end(self, notice: float = NOTICE) -> None:
-        """End all ranks. Returns once the ranks of this node have ended, and those of every other
-        node that responds.
+        """End all ranks. Returns once the ranks of this node and of every other responding node
+        have ended.
         """
         if self._over:
             return

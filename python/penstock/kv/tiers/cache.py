@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock._native import TierIndex
 
 PROBE_PATIENCE = 0.1
-"""Maximum seconds that a request waits for probes (queries that ask a tier which chunks it has). A
+"""Maximum seconds that a request waits for probes (queries for the chunks that a tier has). A
 tier without an answer by then is recorded as having taken this long.
 """
 PROBE_JITTER, PROBE_LEAST = 8.0, 0.05

@@ -154,8 +154,8 @@ class PrefixLoad:
         return TierTokens(by_kind[TierKind.RAM], by_kind[TierKind.DISK], by_kind[TierKind.REMOTE])
 
     def choose(self, plan: LoadPlan) -> None:
-        """Replace the segments that have not started by those of `plan`. Segments in flight are
-        kept.
+        """Replace the segments that have not started by the segments of `plan`. Segments in flight
+        are kept.
         """
         for segment in plan.awaited:
             segment.awaited = True

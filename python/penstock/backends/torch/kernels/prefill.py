@@ -153,8 +153,8 @@ def prefill_sizes(
     group: int, d: int, dv: int, size: int, max_rows: int, room: int
 ) -> dict[str, int]:
     """Tile sizes of a program: a number of rows with `group` query heads each, and of tokens. The
-    arguments are those of `decode_sizes`. Five pipeline stages, as in `decode_sizes`, take 128 KiB
-    on compute capability 9.0 and 10.0.
+    arguments are the same as for `decode_sizes`. Five pipeline stages, as there, take 128 KiB on
+    compute capability 9.0 and 10.0.
     """
     wide = max(power(d), power(dv)) * size
     most = 128 if wide <= 256 else 64 if wide <= 512 else 32

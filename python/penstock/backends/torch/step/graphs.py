@@ -116,7 +116,7 @@ class DecodeGraphs:
         columns = torch.zeros(4, rows, dtype=torch.int32, device=self._slots.last.device)
         columns[1] = self._slots.padding
         self._columns[rows, draws] = columns
-        # Created before the capture, with the size of the graph, which may exceed that of the step.
+        # Created before the capture, with the graph's size, which may exceed the step's.
         offsets = torch.arange(rows + 1, dtype=torch.int32, device=columns.device)
         planned = None
         if self._flash is not None:
