@@ -1,5 +1,5 @@
-"""The cause of latencies or a throughput that miss the plan: what slows steps before what waits for
-them, and the plan's own model only where hardware and engine are as it counts on.
+"""The cause of latencies or a throughput that miss the plan. Causes of slow steps precede causes of
+waiting. The plan's own model is the cause only if hardware and engine perform as it assumes.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ SPEED = (
 BUSY = 0.1
 """Share of the processors' time (0 to 1) that other programs may use."""
 CALIBRATE = (
-    "penstock up --calibrate FILE, then penstock plan --calibrate FILE, which plans with what was "
-    "measured"
+    "penstock up --calibrate FILE, then penstock plan --calibrate FILE, which plans with the "
+    "measurement"
 )
 
 
@@ -32,8 +32,8 @@ class Cause:
 
 
 def cause_of(plan: Plan, findings: Sequence[Finding], measures: Measures) -> Cause:
-    """Why a run misses the plan. One cause holds for all its statistics: what slows the steps also
-    delays first tokens.
+    """Why a run misses the plan. One cause holds for all its statistics, because slow steps also
+    delay first tokens.
     """
     return (
         _hardware(findings)
@@ -43,7 +43,7 @@ def cause_of(plan: Plan, findings: Sequence[Finding], measures: Measures) -> Cau
         or _queue(plan, measures)
         or Cause(
             Layer.ENGINE,
-            "decodes take their time, and few requests wait: prompts, or the API server, are slow",
+            "decodes are as planned, and few requests wait: prompts, or the API server, are slow",
             "compare vllm:request_prefill_time_seconds of the server's metrics with the plan; "
             "smaller steps (penstock plan --max-num-batched-tokens)",
         )
@@ -69,7 +69,7 @@ def _preemptions(measures: Measures) -> Cause | None:
     return Cause(
         Layer.MEMORY,
         f"the KV memory was full: {measures.preemptions:,.0f} sequences were computed again",
-        "a plan for the lengths that really come (penstock plan --isl, --osl), fewer sequences "
+        "a plan for the actual lengths (penstock plan --isl, --osl), fewer sequences "
         "(--max-num-seqs), or fp8 KV",
     )
 
@@ -93,7 +93,7 @@ def _steps(plan: Plan, measures: Measures) -> Cause | None:
     if token is None or planned is None or measures.step_seconds is None:
         return Cause(
             Layer.ENGINE,
-            "the hardware gives what it should: the engine is slower than planned, or the plan's "
+            "the hardware performs as expected: the engine is slower than planned, or the plan's "
             "model of its steps is too fast",
             f"compare its version and flags with the plan's; {CALIBRATE}",
         )

@@ -39,7 +39,7 @@ from penstock_ops.verify.verdict import verdict
 GROUP = "Size"
 SUMMARY = "verify, start and measure a plan on this machine; ends in one verdict"
 PATIENCE = 3
-"""How many times its planned time a start may take before it is given up."""
+"""Multiple of the planned time after which a start is aborted."""
 ALIKE = 0.1
 """Share by which the number of parameters may differ: files tie or leave out matrices."""
 EXAMPLES = """\
@@ -57,8 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(command=run)
     parser.description = (
         "Check this machine as `penstock verify` does, start the server of a plan, run the plan's "
-        "own load, and print what was predicted beside what was measured. Ends in one verdict: the "
-        "plan holds, or what is at fault and by how much. Then the server is ended."
+        "own load, and print predicted beside measured values. Ends in one verdict: the plan "
+        "holds, or the layer at fault and by how much. The server is then stopped."
     )
     parser.epilog = EXAMPLES
     parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.yaml of `penstock plan -o`")
@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="TIER",
-        help="as serve has it; repeatable; default: those of the plan",
+        help="as serve has it; repeatable; default: the plan's",
     )
     parser.add_argument(
         "--checks", metavar="NAME,...", help="of `penstock verify --list-checks`; default: all"
@@ -88,8 +88,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Returns the exit status of the verdict. What was started is ended also after errors and
-    signals, unless it shall be kept.
+    """Return the exit status of the verdict. Stops the server also after errors and signals, unless
+    --keep is given.
     """
     _check(parsed)
     plan = read_plan(parsed.plan)
@@ -108,8 +108,8 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def read_plan(path: Path) -> Plan:
-    """A plan with all members that verifying, deploying and measuring it read. PenstockError names
-    the file, the key and the remedy.
+    """A plan with all members that verification, deployment and measurement read. Raises
+    PenstockError, which names the file, the key and the remedy.
     """
     plan_file.read_plan(path)
     planned.read_plan(path)
@@ -128,7 +128,7 @@ def _check(parsed: argparse.Namespace) -> None:
 
 
 def _settings(parsed: argparse.Namespace, plan: Plan) -> tuple[Settings, Needs]:
-    """The deployment on this machine, and what it needs of it."""
+    """The deployment on this machine, and its needs."""
     name = str(plan["model"]["name"])
     path = locate(parsed.model or name, download=False).path
     _check_size(plan, path)
@@ -141,8 +141,8 @@ def _settings(parsed: argparse.Namespace, plan: Plan) -> tuple[Settings, Needs]:
 
 
 def _check_size(plan: Plan, path: Path) -> None:
-    """PenstockError if the model has another size than the plan's. Its digest is no help: plans by
-    name are of a catalogue, which has no files.
+    """Raise PenstockError if the model has another size than the plan's. Digests cannot be
+    compared, because plans by name use a catalogue, which has no files.
     """
     own, planned_size = parameters(read_subject(str(path)).spec), plan["model"]["parameters"]
     if abs(own - planned_size) > ALIKE * planned_size:
@@ -165,7 +165,7 @@ def _served(
     server: LocalServer,
     patience: float,
 ) -> int:
-    """Start the server, measure, report, and end it."""
+    """Start the server, measure, report, and stop it."""
     is_kept = has_failed = False
     try:
         found = _measured(parsed, plan, server, patience)
@@ -181,7 +181,9 @@ def _served(
 
 
 def _measured(parsed: argparse.Namespace, plan: Plan, server: LocalServer, patience: float) -> Run:
-    """Start the server and run the plan's load. KeyboardInterrupt if the load was interrupted."""
+    """Start the server and run the plan's load. Raises KeyboardInterrupt if the load was
+    interrupted.
+    """
     node = platform.node()
     _say(f"starting the server; log {server.log}")
     try:

@@ -1,5 +1,5 @@
-"""What a run of a plan's load measured: the client's statistics, and the growth of the server's own
-counters.
+"""Measurements of a run of a plan's load: the client's statistics, and the growth of the server's
+own counters.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ PREEMPTIONS = "vllm:num_preemptions_total"
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """Measured values of a run. None: not measured, as where a server lacks the metric."""
+    """Measured values of a run. None: not measured, for example if the server lacks the metric."""
 
     node: str
     start_seconds: float | None
-    """From the start of the process until the server was ready; None if it never was."""
+    """Seconds from the start of the process until the server was ready; None if it never was."""
     failure: str = ""
     """Why the server never became ready."""
     completed: int = 0
@@ -69,7 +69,7 @@ def measures_of(
 
 
 def statistics_of(result: Mapping[str, Any]) -> dict[str, float]:
-    """The latencies of a result. Those without a value, which a result has as 0, are left out."""
+    """The latencies of a result. Latencies without a value (0 in a result) are omitted."""
     return {
         key: float(value)
         for key, value in result.items()
@@ -78,8 +78,8 @@ def statistics_of(result: Mapping[str, Any]) -> dict[str, float]:
 
 
 def growth(name: str, before: Page, after: Page) -> float | None:
-    """By how much a counter grew; None if the server does not have it. A counter that fell was
-    reset by a restart, and counts from 0.
+    """Growth of a counter; None if the server does not have it. A restart has reset a counter that
+    fell, which then counts from 0.
     """
     end = after.total(name)
     if end is None:

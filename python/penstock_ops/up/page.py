@@ -24,13 +24,11 @@ class Run:
     command: Sequence[str]
     measures: Measures
     result: Result | None
-    """Of the benchmark; None if the server never became ready."""
+    """Result of the benchmark; None if the server never became ready."""
 
 
 def page(plan: Plan, needs: Needs, run: Run | None, found: Verdict, *, is_styled: bool) -> str:
-    """What was predicted beside what was measured, all findings, and the verdict in the last
-    lines.
-    """
+    """Predicted beside measured values, all findings, and the verdict in the last lines."""
     lines = []
     if run and run.result:
         lines = [*map(escaped, planned.lines(plan, run.result)), ""]

@@ -1,4 +1,4 @@
-"""What a plan promises of a run: its predictions with their band, and its limits, as bounds."""
+"""Predictions of a plan with their band, and its limits, as bounds of a run."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def predicted(plan: Plan, key: str) -> Predicted | None:
 
 
 def limits(plan: Plan) -> dict[str, float]:
-    """Upper limits in milliseconds by statistic. A plan without limits is held to the high end of
-    its band in the medians.
+    """Upper limits in milliseconds by statistic. For a plan without limits, the limits are the
+    high ends of the bands of the medians.
     """
     given = {slo.key: slo.limit for slo in planned.bounds(plan)}
     if given:
@@ -85,8 +85,8 @@ def start(plan: Plan) -> Bound:
 
 
 def waiting(plan: Plan) -> Bound:
-    """Bound of the average number of waiting requests. Above it the plan wants another replica; it
-    does not fail, because the limits on latencies say what waiting costs.
+    """Bound of the average number of waiting requests. Above it the plan calls for another replica,
+    but does not fail, because the limits on latencies cover the cost of waiting.
     """
     row = plan["thresholds"]["requests_waiting"]
     return Bound(None, float(row["needed"]), "requests", True, row.get("formula", ""))

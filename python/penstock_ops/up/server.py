@@ -1,4 +1,4 @@
-"""The server of a plan on this machine: started, waited for, asked for its metrics, ended."""
+"""The server of a plan on this machine: its start, its readiness, its metrics, its end."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class LocalServer:
         return self.logs / f"{NAME}.log"
 
     def start(self, patience: float) -> float:
-        """Start, and wait until the server is ready. Returns the seconds that it took.
+        """Start, and wait until the server is ready. Returns the seconds that it took. Raises
         PenstockError if it ends before, or is not ready within `patience` seconds.
         """
         try:
@@ -61,7 +61,7 @@ class LocalServer:
         return self._server.ready_s
 
     def metrics(self) -> Page:
-        """Its metrics; a page without samples if it does not answer."""
+        """The server's metrics; a page without samples if the server does not answer."""
         try:
             return parse(Address(self._metrics).ask("/metrics").decode(errors="replace"))
         except PenstockError:
@@ -71,7 +71,7 @@ class LocalServer:
         return self._server.meter()
 
     def end(self, *, keep_log: bool = False) -> None:
-        """End all processes of the server. A signal that comes meanwhile waits for this."""
+        """End all processes of the server. A signal that arrives meanwhile is delayed."""
         with uninterrupted():
             self._server.end()
             if not keep_log:
@@ -80,7 +80,7 @@ class LocalServer:
 
 @contextmanager
 def ending_signals() -> Iterator[None]:
-    """Makes SIGTERM and SIGHUP a KeyboardInterrupt, so that what was started is ended first."""
+    """Makes SIGTERM and SIGHUP a KeyboardInterrupt, so that the server is stopped first."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""The verdict of a run: findings of the start and of the load beside those of `penstock verify`."""
+"""The verdict of a run: findings of `penstock verify`, of the start and of the load."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ MISSED = (Status.WARN, Status.FAIL)
 
 
 def verdict_of(plan: Plan, findings: Sequence[Finding], measures: Measures) -> Verdict:
-    """The verdict of a plan that was served: `findings` are those of `penstock verify`. The first
-    layer at fault explains it. A worse measurement never gives a better verdict.
+    """The verdict of a plan that was served: `findings` come from `penstock verify`. The
+    first layer at fault explains it. A worse measurement never gives a better verdict.
     """
     return verdict([*findings, *run_findings(plan, findings, measures)])
 
@@ -88,7 +88,7 @@ def _requests(measures: Measures) -> Finding:
 
 
 def _circumstances(plan: Plan, measures: Measures) -> Iterator[Finding]:
-    """What explains misses. Alone, it only warns: a plan holds if its limits do."""
+    """Findings that explain misses. Alone they only warn: a plan holds if its limits do."""
     yield from _optional(
         "preemptions",
         measures.node,
@@ -132,7 +132,7 @@ def _rank(finding: Finding) -> tuple[int, float]:
 
 
 def over(finding: Finding) -> float:
-    """The measured value over its limit, or over what is expected without one; 0 without either."""
+    """The measured value divided by its limit, else by the expected value; 0 without either."""
     bound, value = finding.bound, finding.measured
     if bound is None or value is None:
         return 0.0
@@ -196,8 +196,8 @@ def _measured(
     cause: Cause,
     layer: Layer | None = None,
 ) -> Finding:
-    """A finding whose status follows from the bound, and which says by how much it is missed.
-    `layer` is that of a value without fault, if it is another than the cause's.
+    """A finding whose status follows from the bound, with the factor by which the value misses it.
+    `layer`: layer of a value without fault, if it differs from the cause's.
     """
     status = bound.status(value)
     is_missed = status in MISSED
