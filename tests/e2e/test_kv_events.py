@@ -257,9 +257,7 @@ def test_a_prompt_that_was_evicted_is_computed_where_it_still_is(
         assert direct[1 - home].post("/v1/chat/completions", json=body).status_code == 200
         before = value(client, "kv_events_blocks", addresses[1 - home])
         assert before >= 0
-        eventually(
-            lambda: value(client, "kv_events_blocks", addresses[1 - home]) > 7, "its blocks"
-        )
+        eventually(lambda: value(client, "kv_events_blocks", addresses[1 - home]) > 7, "its blocks")
         where, answer = decided(client, body)
         assert where == addresses[1 - home]
         assert cached(answer) > 250
