@@ -61,7 +61,7 @@ def main() -> None:
     print("beside ms", [(n, round(s * 1e3, 2)) for n, s in profile.beside])
     print("after ms", [(n, round(s * 1e3, 2)) for n, s in profile.after], profile.remains)
     print("a server's ms", profile.extra)
-    speed = Speed(shipped()[0], MEASURED, "measured here", profile=profile, waiting=WAITING)
+    speed = Speed(shipped()[0], MEASURED, profile.extent, profile=profile, waiting=WAITING)
     with (
         tempfile.TemporaryDirectory() as scratch,
         servers.Server(
@@ -95,8 +95,9 @@ def run(
     trace = scratch / f"trace-{isl}-{osl}-{rate}.jsonl"
     trace.write_text("\n".join(json.dumps(_row(arrival)) for arrival in arrivals))
     workload = {"trace": str(trace), "requests": requests}
-    asked = Request(subject, target, rules, "bf16", goal, speed, None, workload, 0, Rates())
-    question = Question(subject, target, rules, Load(256, 64), goal, speed, cuts=[Cut(1, 1)])
+    settings = Load(256, 64)
+    asked = Request(subject, target, rules, "bf16", goal, speed, settings, workload, Rates())
+    question = Question(subject, target, rules, settings, goal, speed, cuts=[Cut(1, 1)])
     trial = judge(candidates(question)[0][0], 1, goal, speed)
     plan = document(asked, Found(trial, (), (), 1))
     path = scratch / "plan.yaml"

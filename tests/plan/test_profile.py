@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -112,6 +113,19 @@ def test_steps_of_a_model_are_measured(family: str) -> None:
     assert all(seconds >= 0 for _, seconds in (*profile.beside, *profile.after))
 
 
+def test_after_the_time_limit_only_the_lowest_counts_are_measured() -> None:
+    said: list[str] = []
+    profile = measure_steps(read_subject(str(TINY / "llama")), said.append, 1e-9)
+    assert profile.rounds == 1
+    assert [count for count, _ in profile.decodes] == [1, 2]
+    assert [count for count, _ in profile.chunks] == [16, 32]
+    assert [count for count, _ in profile.beside] == [1, 4]
+    assert said[1] == "timing steps, round 1 of 3: chunks (16), no time left"
+    assert profile.extent == (
+        "measured here: 1 of 3 rounds of steps, with up to 2 decodes and chunks of up to 32 tokens"
+    )
+
+
 def test_a_plan_of_this_machine_knows_the_first_token(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,7 +137,10 @@ def test_a_plan_of_this_machine_knows_the_first_token(
     vocabulary.write_tokenizer(model, {})
     words = ["--measure", "--rate", "1", "--isl", "20", "--osl", "5", "--requests", "20"]
     assert main(["plan", str(model), *words, "-o", str(output)]) == 0
-    assert "measuring: starting a server" in capsys.readouterr().err
+    printed, progress = capsys.readouterr()
+    assert "measuring: starting a server" in progress
+    assert re.search(r"timing streams of the server \(1\), at most \d+ s left", progress)
+    assert re.search("measured here: . of 3 rounds .*, and . of 3 of streams\n", printed)
     plan = read(output)
     assert plan["target"]["accelerator"] == "here"
     assert plan["choice"]["devices"] == 1
@@ -145,6 +162,8 @@ def test_a_plan_of_this_machine_knows_the_first_token(
     [
         (["--rate", "1"], "add --measure"),
         (["--rate", "1", "--measure", "--on", "l4-24gb"], "--on here"),
+        (["--rate", "1", "--measure", "--measure-seconds", "0"], "--measure-seconds is 0.0"),
+        (["--rate", "1", "--measure", "--measure-seconds", "nan"], "--measure-seconds is nan"),
     ],
 )
 def test_what_is_not_measured_is_not_predicted(

@@ -8,7 +8,18 @@ from collections.abc import Sequence
 import pytest
 
 from penstock_lab.bench.request import Outcome
-from penstock_ops.plan.serving import FEWEST, SKIPPED, STREAMS, Extra, extra, step_seconds
+from penstock_ops.plan.serving import (
+    FEWEST,
+    REPEATS,
+    SKIPPED,
+    STREAMS,
+    Extra,
+    extra,
+    step_seconds,
+)
+from penstock_ops.plan.time_limit import TimeLimit
+
+NO_LIMIT = TimeLimit(1e9, lambda _: None)
 
 
 def stream(events: Sequence[float]) -> Outcome:
@@ -46,7 +57,7 @@ def served(step: float, row: float) -> Extra:
         each = replica(streams, context) + step + streams * row
         return [stepping(0.02 * at, each, tokens) for at in range(streams)]
 
-    return extra(replica, load, 4096)
+    return extra(replica, load, 4096, NO_LIMIT)
 
 
 @pytest.mark.parametrize(("step", "row"), [(0.0004, 0.0), (0.0002, 0.0001), (0.0, 0.0)])
@@ -79,7 +90,7 @@ def test_slow_models_and_short_contexts_stream_fewer_tokens(each: float, counted
         asked.append((streams, tokens))
         return [stepping(0.0, each, tokens)] * streams
 
-    extra(lambda _decodes, _context: each, load, 300 + SKIPPED)
+    extra(lambda _decodes, _context: each, load, 300 + SKIPPED, NO_LIMIT)
     assert sorted(set(asked)) == [(streams, SKIPPED + counted) for streams in STREAMS]
 
 
@@ -91,5 +102,18 @@ def test_a_load_without_a_moment_of_all_streams_is_left_out() -> None:
     def load(streams: int, tokens: int) -> list[Outcome]:
         return apart if streams > 1 else [stepping(0.0, 0.011, tokens)]
 
-    found = extra(lambda _decodes, _context: 0.010, load, 300)
+    found = extra(lambda _decodes, _context: 0.010, load, 300, NO_LIMIT)
     assert (found.step, found.row) == (pytest.approx(0.001), 0.0)
+
+
+@pytest.mark.parametrize(("seconds", "repeats"), [(1e9, REPEATS), (1e-9, 1)])
+def test_after_the_time_limit_nothing_is_repeated(seconds: float, repeats: int) -> None:
+    asked: list[int] = []
+
+    def load(streams: int, tokens: int) -> list[Outcome]:
+        asked.append(streams)
+        return [stepping(0.0, 0.01, tokens)] * streams
+
+    found = extra(lambda *_: 0.01, load, 300, TimeLimit(seconds, lambda _: None))
+    assert found.repeats == repeats
+    assert asked == [*STREAMS] * repeats

@@ -340,3 +340,10 @@ def test_a_gguf_file_counts_as_it_is_packed() -> None:
     subject = read_subject(str(TINY / "gptoss.gguf"))
     assert subject.weights.size(subject.weights.parts["attention"]) == 2
     assert read_subject(str(TINY / "mixtral.gguf")).weights.name == "F16"
+
+
+@pytest.mark.parametrize("name", ["Qwen3-8B", "gpt-oss-20b", "DeepSeek-V3.1-NVFP4"])
+def test_bytes_of_a_model_are_the_sum_of_its_matrices(name: str) -> None:
+    subject = read_subject(name)
+    for types in (subject.weights, as_packed(subject.weights)):
+        assert types.model_bytes(subject.spec) == types.bytes(whole(subject.spec))

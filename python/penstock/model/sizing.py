@@ -77,13 +77,11 @@ class Matrix:
 
 
 def matrices(spec: DecoderSpec, grid: Grid, rank: int) -> list[Matrix]:
-    """All matrices of a rank."""
-    share = _Share(spec, grid, rank)
-    layers = (
-        replace(matrix, layer=i)
-        for i in _own_layers(grid, rank)
-        for matrix in _layer(share, spec.layers[i])
-    )
+    """All matrices of a rank. Layers that are one object are processed once."""
+    share, own = _Share(spec, grid, rank), _own_layers(grid, rank)
+    kinds = {id(spec.layers[i]): spec.layers[i] for i in own}
+    found = {key: list(_layer(share, layer)) for key, layer in kinds.items()}
+    layers = (replace(matrix, layer=i) for i in own for matrix in found[id(spec.layers[i])])
     return [*layers, *_outside(spec, share, grid, rank)]
 
 
@@ -128,9 +126,14 @@ def whole(spec: DecoderSpec) -> list[Matrix]:
     return matrices(spec, plan_grid(spec, 1, 1), 0)
 
 
+def whole_counted(spec: DecoderSpec) -> list[tuple[Matrix, int]]:
+    """The matrices of the model as in `counted`."""
+    return counted(spec, plan_grid(spec, 1, 1), 0)
+
+
 def parameters(spec: DecoderSpec) -> int:
     """Number of weights (parameters) of the model. A tied embedding counts once."""
-    return sum(matrix.numbers for matrix in whole(spec))
+    return sum(matrix.numbers * count for matrix, count in whole_counted(spec))
 
 
 def active_parameters(spec: DecoderSpec) -> int:
@@ -138,8 +141,8 @@ def active_parameters(spec: DecoderSpec) -> int:
     if it is also the output head.
     """
     return sum(
-        matrix.numbers // matrix.copies * (matrix.copies if found is None else found)
-        for matrix in whole(spec)
+        matrix.numbers // matrix.copies * (matrix.copies if found is None else found) * count
+        for matrix, count in whole_counted(spec)
         if (matrix.part != "embedding" or spec.tied_embeddings)
         for found in (matrix.active,)
     )

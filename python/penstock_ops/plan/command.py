@@ -10,7 +10,7 @@ from dataclasses import replace
 from penstock.config import ON_CPUS, ON_GPUS
 from penstock.config.terminal import draws_blocks
 from penstock.core import InvalidValueError
-from penstock.model.sizing import active_parameters, parameters, whole
+from penstock.model.sizing import active_parameters, parameters
 from penstock_ops.plan.bars import ASCII, BLOCKS, bars
 from penstock_ops.plan.cut import Cut
 from penstock_ops.plan.engines import ENGINES, Engine, Load, engine
@@ -21,7 +21,7 @@ from penstock_ops.plan.here import here
 from penstock_ops.plan.lines import human
 from penstock_ops.plan.lists import ListAction, hardware_lines, model_lines
 from penstock_ops.plan.memory import Memory
-from penstock_ops.plan.planning import add_goal, run_goal, speed_of
+from penstock_ops.plan.planning import add_goal, run_goal, speed_of, time_limit
 from penstock_ops.plan.subject import Subject, read_subject
 from penstock_ops.plan.sweep import add_sweep, run_sweep
 from penstock_ops.plan.tables import concurrency_table, memory_table
@@ -210,7 +210,7 @@ def _answer(
     target = _only(parsed, targets)
     placement = _placement(parsed, subject, target, rules, parsed.kv_cache_dtype)
     if parsed.concurrency and not parsed.table:
-        speed = speed_of(subject, target, parsed.measure, parsed.calibrate)
+        speed = speed_of(subject, target, time_limit(parsed), parsed.calibrate)
         return run_sweep(parsed, placement, speed)
     memory = fit(placement)
     if not placement.holds(memory):
@@ -228,7 +228,7 @@ def _only(parsed: argparse.Namespace, targets: Sequence[Target]) -> Target:
 def introduction(subject: Subject, targets: Sequence[Target], rules: Engine) -> list[str]:
     """Lines about the model, whether a backend of Penstock can run it, and the target hardware."""
     spec, device = subject.spec, targets[0].accelerator
-    size = subject.weights.bytes(whole(spec))
+    size = subject.weights.model_bytes(spec)
     first = (
         f"{subject.name}: {parameters(spec) / 1e9:.2f} billion weights "
         f"({active_parameters(spec) / 1e9:.2f} active), {subject.weights.name}, {human(size)}"

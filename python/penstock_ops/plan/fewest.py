@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from penstock.core import InvalidValueError
-from penstock.model.sizing import whole
 from penstock_lab.bench.table import render
 from penstock_ops.plan.cut import Cut
 from penstock_ops.plan.fitting import Placement
@@ -118,7 +117,7 @@ def _cut(placement: Placement, tp: int, pp: int) -> Cut:
 
 def _weight_bytes(placement: Placement) -> int:
     subject = placement.subject
-    return subject.weights.bytes(whole(subject.spec))
+    return subject.weights.model_bytes(subject.spec)
 
 
 def _held(placement: Placement, cut: Cut, size: int) -> Memory | None:

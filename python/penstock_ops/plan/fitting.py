@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from penstock.core import InvalidValueError, PenstockError
-from penstock.model.sizing import whole
 from penstock_ops.plan.cut import Cut
 from penstock_ops.plan.engines import Engine, Load
 from penstock_ops.plan.hardware import Target
@@ -139,12 +138,12 @@ def _tried(placement: Placement) -> Memory | None:
 
 def _weights(placement: Placement) -> Iterator[Change]:
     subject, device = placement.subject, placement.target.accelerator
-    size = subject.weights.bytes(whole(subject.spec))
+    size = subject.weights.model_bytes(subject.spec)
     for kind in ("fp8", "int4"):
         if kind == "fp8" and kind not in device.flops:
             continue
         weights = as_packed(uniform(kind)) if device.is_cpu else uniform(kind)
-        if weights.bytes(whole(subject.spec)) < size:
+        if weights.model_bytes(subject.spec) < size:
             changed = replace(placement, subject=replace(subject, weights=weights))
             yield f"--weights {kind}", changed, NEEDS_CHECKPOINT.format(kind)
 

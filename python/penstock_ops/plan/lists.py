@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.model.sharding import plan_grid
-from penstock.model.sizing import active_parameters, kv_spec, parameters, whole
+from penstock.model.sizing import active_parameters, kv_spec, parameters
 from penstock.model.spec import DecoderSpec
 from penstock_ops.plan.catalogue import entries
 from penstock_ops.plan.hardware import HERE, ROOT, accelerator, names, node
@@ -48,7 +48,7 @@ def model_lines() -> list[str]:
                 f"{parameters(spec) / 1e9:.2f}",
                 f"{active_parameters(spec) / 1e9:.2f}",
                 subject.weights.name,
-                human(subject.weights.bytes(whole(spec))),
+                human(subject.weights.model_bytes(spec)),
                 f"{_kv_bytes(spec) / 1024:,.1f} KiB",
                 f"{spec.max_position:,}",
                 _kind(entry.config),

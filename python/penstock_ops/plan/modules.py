@@ -9,6 +9,7 @@ import time
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cached_property
 
 from penstock.model.sizing import Matrix, Part, whole
 from penstock.model.spec import DecoderSpec, Experts
@@ -67,25 +68,56 @@ class Modules:
     """The matrices of a decoder, which can be looked up by the names that checkpoints use."""
 
     def __init__(self, spec: DecoderSpec) -> None:
-        self._layers = len(spec.layers)
-        self._full: dict[str, set[Key]] = defaultdict(set)
-        self._parts: dict[str, set[Key]] = defaultdict(set)
-        seen = [matrix for matrix in whole(spec) if matrix.part != "vectors"]
-        self.keys = {(each.layer, each.part, each.role) for each in seen}
+        self._spec = spec
+        self.matrices: list[tuple[Key, Matrix]] = [
+            ((matrix.layer, matrix.part, matrix.role), matrix)
+            for matrix in whole(spec)
+            if matrix.part != "vectors"
+        ]
+        """The matrices that can be quantised."""
+        self._seconds = 0.0
+
+    @cached_property
+    def _names(self) -> list[tuple[str, Key]]:
+        """Each name of each matrix, without the prefix before `layers`."""
         ends = {
             i: (0, layer.feed_forward.experts - 1)
-            for i, layer in enumerate(spec.layers)
+            for i, layer in enumerate(self._spec.layers)
             if isinstance(layer.feed_forward, Experts)
         }
-        for matrix in seen:
-            key = (matrix.layer, matrix.part, matrix.role)
-            for name in _names(matrix, ends.get(-1 if matrix.layer is None else matrix.layer)):
-                for base in _BASES:
-                    self._full[base + name].add(key)
-                for part in _runs(name):
-                    self._parts[part].add(key)
-        self._sorted = sorted(self._full)
-        self._seconds = 0.0
+        return [
+            (name, key)
+            for key, matrix in self.matrices
+            for name in _names_of(matrix, ends.get(-1 if matrix.layer is None else matrix.layer))
+        ]
+
+    @cached_property
+    def _full(self) -> dict[str, set[Key]]:
+        """The matrices by complete name."""
+        found: dict[str, set[Key]] = defaultdict(set)
+        for name, key in self._names:
+            for base in _BASES:
+                found[base + name].add(key)
+        return found
+
+    @cached_property
+    def _sorted(self) -> list[str]:
+        return sorted(self._full)
+
+    @cached_property
+    def _suffixes(self) -> dict[str, list[Key]]:
+        """The matrices by name, and by the rest of a name after each dot."""
+        found: dict[str, list[Key]] = defaultdict(list)
+        for name, key in self._names:
+            rest = name
+            while rest:
+                found[rest].append(key)
+                rest = rest.partition(".")[2]
+        return found
+
+    @cached_property
+    def _sorted_suffixes(self) -> list[str]:
+        return sorted(self._suffixes)
 
     def matching(self, pattern: str) -> set[Key] | None:
         """The matrices that a pattern matches: a name, a glob, or `re:` with a regular expression.
@@ -99,13 +131,18 @@ class Modules:
             # contains it.
             wanted = "".join(_WILD.get(each, re.escape(each)) for each in pattern)
             whole_name = compiled(rf"{wanted}(\..*)?\Z")
-            start = pattern[: wild.start()]
-            first = bisect_left(self._sorted, start)
-            last = bisect_left(self._sorted, start + LAST)
-            found = self._by_expression(whole_name, self._sorted[first:last])
+            names = _with_prefix(self._sorted, pattern[: wild.start()])
+            found = self._by_expression(whole_name, names)
         else:
-            found = self._parts.get(_stripped(pattern.strip(".")), set())
+            found = self._by_words(_stripped(pattern.strip(".")))
         return found if found or self._is_outside(pattern) else None
+
+    def _by_words(self, words: str) -> set[Key]:
+        """The matrices whose names contain these consecutive words."""
+        found = set(self._suffixes.get(words, ()))
+        for suffix in _with_prefix(self._sorted_suffixes, f"{words}."):
+            found.update(self._suffixes[suffix])
+        return found
 
     def _by_expression(self, expression: re.Pattern[str], names: list[str]) -> set[Key]:
         found: set[Key] = set()
@@ -121,12 +158,12 @@ class Modules:
     def _is_outside(self, pattern: str) -> bool:
         """Whether a name refers to a part of the model that is known but that sizes leave out."""
         layer = re.search(r"layers\\?\.(\d+)", pattern)
-        if layer and int(layer[1]) >= self._layers:
+        if layer and int(layer[1]) >= len(self._spec.layers):
             return True  # A multi-token prediction layer.
         return bool(_OUTSIDE.search(pattern) or re.search(r"experts\.\d", pattern))
 
 
-def _names(matrix: Matrix, ends: tuple[int, int] | None) -> Iterator[str]:
+def _names_of(matrix: Matrix, ends: tuple[int, int] | None) -> Iterator[str]:
     """The names of a matrix in checkpoints, without the prefix before `layers`."""
     if matrix.layer is None:
         yield "lm_head" if matrix.part == "head" else "embed_tokens"
@@ -145,12 +182,9 @@ def _names(matrix: Matrix, ends: tuple[int, int] | None) -> Iterator[str]:
                 yield from (f"{base}.{place}.{end}.{name}" for end in ends)
 
 
-def _runs(name: str) -> Iterator[str]:
-    """Every consecutive part of a dotted name, from one component to another."""
-    words = name.split(".")
-    for start in range(len(words)):
-        for end in range(start + 1, len(words) + 1):
-            yield ".".join(words[start:end])
+def _with_prefix(texts: list[str], prefix: str) -> list[str]:
+    """All texts of a sorted list that begin with `prefix`."""
+    return texts[bisect_left(texts, prefix) : bisect_left(texts, prefix + LAST)]
 
 
 def _stripped(name: str) -> str:

@@ -5,6 +5,7 @@ writes the plan.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -29,6 +30,7 @@ from penstock_ops.plan.starting import add_rates, rates_of, start_lines
 from penstock_ops.plan.subject import Subject
 from penstock_ops.plan.summary import as_remedies, summary
 from penstock_ops.plan.tiers import parse_tiers
+from penstock_ops.plan.time_limit import SECONDS
 from penstock_ops.plan.verdict import fails, misfit, suggestions
 
 REQUESTS = 500
@@ -65,8 +67,15 @@ def add_goal(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--measure",
         action="store_true",
-        help="with --on here: load the weights, time a few steps, and serve a few requests (half a "
-        "minute, more for a large model)",
+        help="with --on here: load the weights, time a few steps, and serve a few requests",
+    )
+    group.add_argument(
+        "--measure-seconds",
+        type=float,
+        default=SECONDS,
+        metavar="S",
+        help="time limit of --measure, without loading; after it only what no plan can do without "
+        "is measured (default: %(default)g)",
     )
     group.add_argument(
         "--calibrate",
@@ -119,7 +128,7 @@ def run_goal(
     kv = parsed.kv_cache_dtype
     if parsed.calibrate and len(targets) > 1:
         raise InvalidValueError("--calibrate", parsed.on, "one target: results are of one")
-    speed = speed_of(subject, targets[0], parsed.measure, parsed.calibrate)
+    speed = speed_of(subject, targets[0], time_limit(parsed), parsed.calibrate)
     tiers = parse_tiers(parsed.tiers)
     if tiers and not goal.shares:
         raise InvalidValueError("--tiers", parsed.tiers, "a --trace whose prompts share prefixes")
@@ -174,30 +183,37 @@ def _misfit(question: Question) -> str:
     return "" if placement.holds(memory) else misfit(memory, placement)
 
 
+def time_limit(parsed: argparse.Namespace) -> float | None:
+    """Seconds that measuring steps may take; None without `--measure`."""
+    if not 0 < parsed.measure_seconds < math.inf:
+        raise InvalidValueError("--measure-seconds", parsed.measure_seconds, "a number over 0")
+    return parsed.measure_seconds if parsed.measure else None
+
+
 def speed_of(
-    subject: Subject, target: Target, measured: bool, results: Sequence[Path] = ()
+    subject: Subject, target: Target, seconds: float | None, results: Sequence[Path] = ()
 ) -> Speed:
-    """How step times are predicted: by fitted constants, or from steps measured on this machine.
-    Benchmark `results` of earlier plans correct both.
+    """How step times are predicted: by fitted constants, or from steps that are measured on this
+    machine in about `seconds`. Benchmark `results` of earlier plans correct both.
     """
-    speed = _uncorrected(subject, target, measured)
+    speed = _uncorrected(subject, target, seconds)
     if not results:
         return speed
     return corrected(subject, target, speed, results)
 
 
-def _uncorrected(subject: Subject, target: Target, measured: bool) -> Speed:
+def _uncorrected(subject: Subject, target: Target, seconds: float | None) -> Speed:
     constants, band, source = shipped()
     if not target.accelerator.is_cpu:
-        if measured:
+        if seconds is not None:
             raise InvalidValueError("--measure", target.accelerator.name, "--on here")
         return Speed(constants, band, source)
-    if not measured:
+    if seconds is None:
         raise PenstockError("the speed of this machine is not known: add --measure")
     from penstock_ops.plan.profile import measure
 
-    profile = measure(subject, lambda text: print(f"measuring: {text}", file=sys.stderr))
-    return Speed(constants, MEASURED, "measured here", profile=profile, waiting=WAITING)
+    profile = measure(subject, lambda text: print(f"measuring: {text}", file=sys.stderr), seconds)
+    return Speed(constants, MEASURED, profile.extent, profile=profile, waiting=WAITING)
 
 
 def _goal(parsed: argparse.Namespace) -> tuple[Goal, dict[str, Any]]:

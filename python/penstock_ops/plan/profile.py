@@ -21,8 +21,10 @@ from penstock.backends import CarryingBackend, load_backend
 from penstock.config import EngineConfig, Raw, resolve
 from penstock.core import PenstockError, Registration, StepPlan
 from penstock.model import ModelInfo, load_model
-from penstock_ops.plan.serving import NOTHING, Extra, measure_extra
+from penstock_lab.bench.compare.processes import Meter
+from penstock_ops.plan.serving import NOTHING, REPEATS, Extra, measure_extra
 from penstock_ops.plan.subject import Subject
+from penstock_ops.plan.time_limit import SECONDS, TimeLimit
 
 DECODES = (1, 2, 4, 8, 16, 32)
 CHUNKS = (16, 32, 64, 128, 256)
@@ -37,9 +39,15 @@ MIXED = 32
 combines with decodes.
 """
 ROUNDS = 3
-"""Number of times that the whole measurement is repeated. Medians are used, so that a slowdown of a
-few seconds has no effect.
+"""Number of times that the whole measurement is repeated, if there is time. Medians are used, so
+that a slowdown of a few seconds has no effect.
 """
+STEPS = 0.75
+"""Part of the time limit for steps; the rest is for streams of a server."""
+FEWEST_COUNTS = 2
+"""Number of points of each curve that are measured even if the time limit has passed."""
+BUSY = 0.1
+"""Share of the machine's CPU time (0 to 1) used by other programs from which the user is warned."""
 MOST_REPEATS = 8
 """Maximum number of times that a plan is timed in a round, after a first run that is discarded. The
 median is used.
@@ -81,6 +89,17 @@ class Profile:
     """Factor (0 to 1) by which these additional seconds shrink with each further step."""
     extra: Extra = NOTHING
     """Seconds that a server adds to steps with decodes."""
+    rounds: int = ROUNDS
+    """Number of rounds that were measured."""
+
+    @property
+    def extent(self) -> str:
+        """How much was measured, as text for the user."""
+        return (
+            f"measured here: {self.rounds} of {ROUNDS} rounds of steps, with up to "
+            f"{self.decodes[-1][0]} decodes and chunks of up to {self.chunks[-1][0]} tokens"
+            + (f", and {self.extra.repeats} of {REPEATS} of streams" if self.extra.repeats else "")
+        )
 
     def seconds(
         self, decodes: float, context: float, prefill: float = 0.0, pairs: float = 0.0
@@ -115,18 +134,23 @@ def _at(curve: Curve, count: float) -> float:
     return first + (count - low) * (second - first) / (high - low)
 
 
-def measure(subject: Subject, said: Callable[[str], None] = lambda _: None) -> Profile:
+def measure(
+    subject: Subject, said: Callable[[str], None] = lambda _: None, seconds: float = SECONDS
+) -> Profile:
     """Load the model and measure its steps, then serve it and measure the server's overhead. `said`
-    is called with lines about progress.
+    is called with lines about progress. After `seconds`, which exclude loading, only what every
+    profile needs is still measured.
 
     Raises PenstockError if there are no weights, no backend runs the model, or no server starts.
     """
-    profile = measure_steps(subject, said)
-    extra = measure_extra(subject, profile.seconds, said)
+    profile = measure_steps(subject, said, STEPS * seconds)
+    extra = measure_extra(subject, profile.seconds, said, (1 - STEPS) * seconds)
     return replace(profile, extra=extra)
 
 
-def measure_steps(subject: Subject, said: Callable[[str], None] = lambda _: None) -> Profile:
+def measure_steps(
+    subject: Subject, said: Callable[[str], None] = lambda _: None, seconds: float = SECONDS
+) -> Profile:
     """Measure steps without a server. Raises the errors of `measure` that do not concern the
     server.
     """
@@ -139,7 +163,11 @@ def measure_steps(subject: Subject, said: Callable[[str], None] = lambda _: None
     config = resolve({"device": Raw("--measure", ("cpu",))}, str(subject.path), subject.name).engine
     backend = load_backend(config, info)
     try:
-        return _Bench(backend, config, info, said).profile()
+        meter = Meter()
+        profile = _Bench(backend, config, info, TimeLimit(seconds, said)).profile()
+        if (share := meter.read()["foreign_share"]) > BUSY:
+            said(f"other programs used {share:.0%} of the CPU time: steps are slower by that")
+        return profile
     finally:
         backend.close()
 
@@ -152,44 +180,66 @@ class _Bench:
         backend: CarryingBackend,
         config: EngineConfig,
         info: ModelInfo,
-        said: Callable[[str], None],
+        limit: TimeLimit,
     ) -> None:
-        self._backend, self._said = backend, said
+        self._backend, self._limit = backend, limit
         self._groups = backend.kv_spec().groups
         self._size = config.cache.block_size
         self._longest = min(LONG + CHUNKS[-1] + 1, info.spec.max_position)
         self._blocks = -(-self._longest // self._size)
         self._vocab = info.spec.vocab
         self._step = 0
+        self._rounds: list[Profile] = []
+        self._filled: dict[int, int] = {}
+        """Number of tokens at the start of a slot whose KV is computed, by slot."""
         most = sum(group.block_bytes for group in self._groups) * self._blocks
         self._slots = max(min(DECODES[-1], backend.free_memory() // 2 // max(most, 1)), 1)
         backend.allocate([self._blocks * self._slots] * len(self._groups))
 
     def profile(self) -> Profile:
-        rounds = []
-        for number in range(1, ROUNDS + 1):
-            self._said(f"timing steps, round {number} of {ROUNDS}")
-            rounds.append(self._round())
-        return medians(rounds)
+        while (done := len(self._rounds)) < ROUNDS and self._limit.has_time_after(done):
+            self._rounds.append(self._round(f"timing steps, round {done + 1} of {ROUNDS}"))
+        return replace(medians(self._rounds), rounds=len(self._rounds))
 
-    def _round(self) -> Profile:
-        chunk = longest_chunk(self._longest)
-        chunks = tuple(
-            (count, self._median(partial(self._prompt, 0, 0, count)))
-            for count in CHUNKS
-            if count <= chunk
+    def _round(self, name: str) -> Profile:
+        longest = longest_chunk(self._longest)
+        chunks = self._curve(
+            f"{name}: chunks",
+            [count for count in CHUNKS if count <= longest],
+            lambda count: self._median(partial(self._prompt, 0, 0, count)),
         )
+        chunk = chunks[-1][0]
         pair = self._pair(chunk)
-        counts = [count for count in DECODES if count <= self._slots]
         short = min(SHORT, self._longest // 2)
-        decodes = tuple((count, self._decodes(count, short)) for count in counts)
-        key = self._key(min(FAR, counts[-1]), short)
+        decodes = self._curve(
+            f"{name}: decodes",
+            [count for count in DECODES if count <= self._slots],
+            lambda count: self._decodes(count, short),
+        )
+        key = self._key(min(FAR, decodes[-1][0]), short)
         few = [count for count in BESIDE if count < self._slots]
         prefill = min(MIXED, chunk)
-        beside = tuple((count, self._beside(count, short, prefill)) for count in few)
+        beside = self._curve(
+            f"{name}: decodes with a chunk",
+            few,
+            lambda count: self._beside(count, short, prefill),
+        )
+        few = [count for count, _ in beside]
         settling = [self._settling(count, short, chunk) for count in few]
         after, remains = settled(few, settling)
         return Profile(decodes, chunks, key, pair, beside, after, remains)
+
+    def _curve(self, name: str, counts: Sequence[int], run: Callable[[int], float]) -> Curve:
+        """Seconds by count. The first round leaves out the highest counts after the time limit;
+        further rounds measure all, so that there are medians of each.
+        """
+        points: list[tuple[int, float]] = []
+        for count in counts:
+            if not self._rounds and len(points) >= FEWEST_COUNTS and self._limit.is_over:
+                break
+            self._limit.report(f"{name} ({count})")
+            points.append((count, run(count)))
+        return tuple(points)
 
     def _pair(self, chunk: int) -> float:
         """Seconds for each pair of a prompt token and a token before its chunk. Compares a first
@@ -254,8 +304,12 @@ class _Bench:
         return self._rows([(slot, context, 1) for slot in range(count)])
 
     def _fill(self, slot: int, tokens: int) -> None:
-        for start in range(0, tokens, CHUNKS[-1]):
+        """Compute the first `tokens` tokens of a slot, unless an earlier call has. Every plan gives
+        a position the same token, so later plans leave this KV as it is.
+        """
+        for start in range(self._filled.get(slot, 0), tokens, CHUNKS[-1]):
             self._prompt(slot, start, min(CHUNKS[-1], tokens - start), new=start == 0)
+            self._filled[slot] = min(start + CHUNKS[-1], tokens)
 
     def _both(self, count: int, context: int, prefill: int) -> float:
         rows = [(slot, context, 1) for slot in range(count)]

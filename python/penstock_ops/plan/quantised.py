@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from penstock.core import PenstockError, shortened
-from penstock.model.spec import DecoderSpec
 from penstock_ops.plan.modules import Key, Modules
 
 LINEAR = ("attention", "dense", "experts", "shared")
@@ -59,12 +58,12 @@ class Scheme:
 
 
 def kinds(
-    settings: Mapping[str, object], spec: DecoderSpec
+    settings: Mapping[str, object], modules: Modules
 ) -> tuple[dict[Key, str], dict[str, float]]:
     """Type of each quantised matrix, and bytes of one weight for types that are not in
     `weights.BYTES`. PenstockError names settings that are unknown, or that match no matrix.
     """
-    scheme, modules = _scheme(settings), Modules(spec)
+    scheme = _scheme(settings)
     kept: set[Key] = set()
     for key in _KEPT:
         for name in _texts(settings.get(key)):
@@ -78,7 +77,8 @@ def kinds(
             named.setdefault(found, kind)
     types = {
         key: named.get(key, scheme.most if key[1] in scheme.parts else "")
-        for key in modules.keys - kept
+        for key, _ in modules.matrices
+        if key not in kept
     }
     return {key: kind for key, kind in types.items() if kind}, scheme.other
 

@@ -16,7 +16,6 @@ from statistics import fmean, pstdev
 
 from penstock.config import ON_GPUS
 from penstock.core import InvalidValueError
-from penstock.model.sizing import whole
 from penstock_lab.bench.slo import Slo
 from penstock_ops.plan.calibration import Band
 from penstock_ops.plan.cut import Cut
@@ -368,7 +367,7 @@ def candidates(question: Question) -> tuple[list[Candidate], list[tuple[str, str
     subject, target, rules = question.subject, question.target, question.rules
     load, goal, speed, kv = question.load, question.goal, question.speed, question.kv
     spec, weights, device = subject.spec, subject.weights, target.accelerator
-    all_weights = weights.bytes(whole(spec))
+    all_weights = weights.model_bytes(spec)
     for cut in question.allowed:
         why = rules.refuses(spec, cut, target.per_node)
         if not why and all_weights // cut.size > device.usable:

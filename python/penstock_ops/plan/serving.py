@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -25,6 +25,7 @@ from penstock_lab.bench.progress import Silent
 from penstock_lab.bench.request import Outcome, Request
 from penstock_lab.bench.target import Address, Target, Wanted, discover
 from penstock_ops.plan.subject import Subject
+from penstock_ops.plan.time_limit import TimeLimit
 
 STREAMS = (1, 8)
 """Numbers of concurrent streams to measure with: few and many."""
@@ -41,8 +42,8 @@ steps in this time.
 FEWEST, MOST = 8, 400
 """Minimum and maximum number of steps in a measurement."""
 REPEATS = 3
-"""Number of measurements for each number of streams. Few and many streams alternate, and the median
-is used.
+"""Number of measurements for each number of streams, if there is time. Few and many streams
+alternate, and the median is used.
 """
 BACKEND = "openai"
 PATIENCE = 1800.0
@@ -59,6 +60,8 @@ class Extra:
     step: float
     row: float
     """Seconds for each decode in the step."""
+    repeats: int = field(default=0, compare=False)
+    """Number of measurements for each number of streams."""
 
     def seconds(self, decodes: float) -> float:
         return self.step + decodes * self.row if decodes else 0.0
@@ -67,8 +70,11 @@ class Extra:
 NOTHING = Extra(0.0, 0.0)
 
 
-def measure_extra(subject: Subject, expected: Expected, said: Callable[[str], None]) -> Extra:
-    """Serve the model and time concurrent streams. Raises PenstockError if the server does not
+def measure_extra(
+    subject: Subject, expected: Expected, said: Callable[[str], None], seconds: float
+) -> Extra:
+    """Serve the model and time concurrent streams; with few repeats if all take more than `seconds`
+    after the server's start. Raises PenstockError if the server does not
     start, or if a request fails.
     """
     said("starting a server")
@@ -78,31 +84,38 @@ def measure_extra(subject: Subject, expected: Expected, said: Callable[[str], No
             server.start(PATIENCE)
             wanted = Wanted(BACKEND, ENDPOINTS[BACKEND], None, None, PATIENCE)
             target = discover(Address(server.url), wanted)
-            said("timing streams of the server")
             longest = subject.spec.max_position - PROMPT
-            return extra(expected, partial(_streams, target), longest)
+            return extra(expected, partial(_streams, target), longest, TimeLimit(seconds, said))
         finally:
             server.end()
 
 
-def extra(expected: Expected, load: Callable[[int, int], Sequence[Outcome]], longest: int) -> Extra:
+def extra(
+    expected: Expected,
+    load: Callable[[int, int], Sequence[Outcome]],
+    longest: int,
+    limit: TimeLimit,
+) -> Extra:
     """Compute the overhead from measurements. `load` sends (streams, output tokens of each), at
     most `longest` tokens. The overhead is the time of a step beyond `expected`, divided into a part
     for each step and a part for each decode. Measurements in which the streams never all decode at
     once are ignored.
     """
     found: list[list[float]] = [[] for _ in STREAMS]
-    for _ in range(REPEATS):
+    repeats = 0
+    while repeats < REPEATS and limit.has_time_after(repeats):
+        repeats += 1
         for streams, times in zip(STREAMS, found, strict=True):
             each = expected(streams, PROMPT + SKIPPED)
             counted = int(min(max(SPAN / max(each, 1e-9), FEWEST), MOST, longest - SKIPPED))
             context = PROMPT + SKIPPED + counted / 2
+            limit.report(f"timing streams of the server ({streams})")
             seconds = step_seconds(load(streams, SKIPPED + counted))
             if seconds is not None:
                 times.append(seconds - expected(streams, context))
     few, many = (max(median(times or [0.0]), 0.0) for times in found)
     row = max(many - few, 0.0) / (STREAMS[1] - STREAMS[0])
-    return Extra(max(few - STREAMS[0] * row, 0.0), row)
+    return Extra(max(few - STREAMS[0] * row, 0.0), row, repeats)
 
 
 def step_seconds(outcomes: Sequence[Outcome]) -> float | None:

@@ -17,7 +17,6 @@ from typing import Any
 
 from penstock.config.kinds import Bytes
 from penstock.core import InvalidValueError
-from penstock.model.sizing import whole
 from penstock_ops.plan.hardware import Target
 from penstock_ops.plan.memory import Memory
 from penstock_ops.plan.subject import Subject
@@ -152,7 +151,7 @@ def bounded(seconds: float, least: int = LEAST) -> int:
 
 def checkpoint(subject: Subject) -> float:
     """Bytes of all weights in the checkpoint's number types."""
-    return float(subject.file_bytes or subject.weights.bytes(whole(subject.spec)))
+    return float(subject.file_bytes or subject.weights.model_bytes(subject.spec))
 
 
 def bytes_read(memory: Memory, subject: Subject, target: Target, engine: str) -> tuple[float, str]:

@@ -149,6 +149,8 @@ def _latencies(plan: Mapping[str, Any], request: Request) -> Iterator[str]:
     yield from columns(rows, left=(0,))
     if request.speed.waiting is None:
         yield "TTFT and E2EL are lower bounds: real engines are slower (--calibrate predicts them)"
+    if request.speed.profile:
+        yield request.speed.source
 
 
 def _cell(values: Mapping[str, Any]) -> str:

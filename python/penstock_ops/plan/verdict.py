@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from penstock.model.sizing import whole
 from penstock_ops.plan.cut import deployed
 from penstock_ops.plan.fitting import Placement, Remedy
 from penstock_ops.plan.hardware import Target
@@ -52,7 +51,7 @@ def misfit(memory: Memory, placement: Placement) -> str:
     subject, tokens = placement.subject, max(placement.load.context, 1)
     missing = memory.missing(tokens)
     lacking = [each for each in missing if each > 0]
-    size = human(subject.weights.bytes(whole(subject.spec)))
+    size = human(subject.weights.model_bytes(subject.spec))
     where = place(replace(placement.target, count=memory.cut.size))
     if not placement.target.accelerator.is_cpu and memory.cut.size > 1:
         every = len(lacking) == len(missing)

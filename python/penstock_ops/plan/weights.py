@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from penstock.core import InvalidValueError
-from penstock.model.sizing import Matrix, Part, whole
+from penstock.model.sizing import Matrix, Part, whole, whole_counted
 from penstock.model.spec import DecoderSpec
-from penstock_ops.plan.modules import Key
+from penstock_ops.plan.modules import Key, Modules
 from penstock_ops.plan.quantised import LINEAR, kinds
 
 BYTES = {
@@ -72,6 +72,17 @@ class WeightTypes:
     def bytes(self, matrices: Iterable[Matrix]) -> int:
         return round(sum(matrix.numbers * self.size(self.kind(matrix)) for matrix in matrices))
 
+    def model_bytes(self, spec: DecoderSpec) -> int:
+        """Bytes of all weights of a model."""
+        if self.by_layer:
+            return self.bytes(whole(spec))
+        return round(
+            sum(
+                matrix.numbers * count * self.size(self.kind(matrix))
+                for matrix, count in whole_counted(spec)
+            )
+        )
+
 
 def uniform(kind: str, others: str = "bf16") -> WeightTypes:
     """Types with `kind` for the matrix products of layers, and `others` for all other parts."""
@@ -109,10 +120,10 @@ def stored(
     found = settings(config, quantised)
     if not found:
         return plain
-    types, other = kinds(found, spec)
+    modules = Modules(spec)
+    types, other = kinds(found, modules)
     numbers: dict[Part, Counter[str]] = {part: Counter() for part in PARTS}
-    for matrix in whole(spec):
-        key = (matrix.layer, matrix.part, matrix.role)
+    for key, matrix in modules.matrices:
         numbers[matrix.part][types.get(key, plain.name)] += matrix.numbers
     parts: dict[Part, str] = {
         part: counts.most_common(1)[0][0] if counts else plain.name
@@ -120,8 +131,7 @@ def stored(
     }
     exceptions = {
         key: types.get(key, plain.name)
-        for matrix in whole(spec)
-        for key in ((matrix.layer, matrix.part, matrix.role),)
+        for key, matrix in modules.matrices
         if types.get(key, plain.name) != parts[matrix.part]
     }
     total: Counter[str] = sum((numbers[part] for part in PARTS if part in LINEAR), Counter())

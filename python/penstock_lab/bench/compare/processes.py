@@ -216,22 +216,22 @@ class ProcessTree:
 
 
 class Meter:
-    """CPU accounting of one run: time of the server's process tree, of this process, and of all
-    other processes.
+    """CPU accounting of one run: time of the server's process tree, if there is one, of this
+    process, and of all other processes.
     """
 
-    def __init__(self, tree: ProcessTree) -> None:
+    def __init__(self, tree: ProcessTree | None = None) -> None:
         self._tree = tree
         self._wall = time.monotonic()
         self._machine = machine_cpu_seconds()
-        self._server = tree.cpu_seconds()
+        self._server = tree.cpu_seconds() if tree else 0.0
         self._client = time.process_time()
 
     def read(self) -> dict[str, float]:
         """CPU seconds of the server since the start of the run, and the share of the machine's CPU
         time (0 to 1) that other processes used.
         """
-        server = self._tree.cpu_seconds() - self._server
+        server = self._tree.cpu_seconds() - self._server if self._tree else 0.0
         client = time.process_time() - self._client
         wall = time.monotonic() - self._wall
         foreign = machine_cpu_seconds() - self._machine - server - client
