@@ -23,12 +23,12 @@ from tests.deploy.conftest import HERE, PLANS, Written
 from tests.deploy.helm import helm
 
 CHART = Path(__file__).parents[2] / "deploy/helm"
-FRONT = ("--gateway-image", "registry/penstock@sha256:1", "--gateway")
+FRONT = ("--gateway-image", "registry/penstock:1", "--gateway")
 VARIANTS: dict[str, tuple[str, ...]] = {
     "plain": ("--claim", "weights"),
     "pull": ("--pull", "org/name", "--storage-class", "fast", "--model-path", "m"),
     "host": ("--host-path", "/srv/models", "--node-selector", "gpu=h100"),
-    "image": ("--image-volume", "registry/model@sha256:1", "--model-path", "m"),
+    "image": ("--image-volume", "registry/model:1", "--model-path", "m"),
     "proxy": ("--claim", "w", *FRONT, "proxy", "--api-key-secret", "keys", "--pod-monitor"),
     "picker": (
         *("--claim", "w", *FRONT, "istio", "--objective", "batch=-1", "--objective", "chat=10"),
@@ -59,7 +59,7 @@ Objects = dict[tuple[str, str], dict[str, Any]]
 def charted(plan: Callable[[str], Path], tmp_path: Path) -> Charted:
     def write(kind: str, *words: str) -> Path:
         out = tmp_path / "chart"
-        asked = ["--image", "registry/engine@sha256:0", "-o", str(out), *words]
+        asked = ["--image", "registry/engine:0", "-o", str(out), *words]
         assert main(["deploy", "helm", str(plan(kind)), *asked]) == 0
         return out
 

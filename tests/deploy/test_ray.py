@@ -22,7 +22,7 @@ Ray = Callable[..., dict[str, Any]]
 def ray(plan: Callable[[str], Path], tmp_path: Path) -> Ray:
     def write(kind: str, *words: str) -> dict[str, Any]:
         out = tmp_path / "manifests"
-        asked = ["--image", "registry/engine@sha256:0", "-o", str(out), "--claim", "weights"]
+        asked = ["--image", "registry/engine:0", "-o", str(out), "--claim", "weights"]
         assert main(["deploy", "ray", str(plan(kind)), *asked, *words]) == 0
         return {path.name: yaml.safe_load(path.read_text()) for path in out.iterdir()}
 
