@@ -269,7 +269,8 @@ def test_systemd_takes_any_word(tmp_path: Path, names: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "program", ["+/bin/x", "-/bin/x", "!x", "@x", "\\bin", "a\nExecStartPre=/bin/x", ""]
+    "program",
+    ["+/bin/x", "-/bin/x", "!x", "@x", "vllm", "bin/x", "\\bin", "a\nExecStartPre=/bin/x", ""],
 )
 def test_a_program_is_a_path(
     tmp_path: Path, program: str, capsys: pytest.CaptureFixture[str]

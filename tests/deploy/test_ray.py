@@ -104,6 +104,16 @@ def test_nodes_are_as_many_as_planned_with_the_ranks_of_a_pod(ray: Ray) -> None:
     assert "ports" not in worker
 
 
+def test_no_pod_reports_its_use(ray: Ray) -> None:
+    spec = ray("vllm-two-nodes", "--kv-tier", "ram:8GiB")["ray-cluster-0.yaml"]["spec"]
+    for part in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
+        (container,) = part["template"]["spec"]["containers"]
+        environ = {entry["name"]: entry.get("value") for entry in container["env"]}
+        assert environ["RAY_USAGE_STATS_ENABLED"] == "0"
+        assert environ["VLLM_NO_USAGE_STATS"] == "1"
+        assert environ["LMCACHE_TRACK_USAGE"] == "false"
+
+
 def test_heads_serve_and_nothing_else(ray: Ray) -> None:
     files = ray("penstock-two-nodes", "--pod-monitor")
     spec = files["ray-cluster-0.yaml"]["spec"]

@@ -58,9 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _compose(targets.add_parser("compose", help="a Compose file of one host"))
     _host(targets.add_parser("systemd", help="a unit of one host"), run_systemd).add_argument(
         "--program",
-        default="/opt/penstock/bin/penstock",
         metavar="PATH",
-        help="of Penstock; default: %(default)s",
+        help="of the engine; default: bin/penstock, bin/vllm or (SGLang) bin/python3 in "
+        "/opt/penstock, /opt/vllm, /opt/sglang",
     )
     _host(targets.add_parser("slurm", help="a batch script"), run_slurm)
     add_bench(targets.add_parser("bench", help="a Job that loads the servers in a cluster"))
