@@ -37,7 +37,9 @@ def test_a_proxy_follows_the_pods_that_serve(written: Written, tmp_path: Path) -
     # Other nodes of a group have another component.
     assert pool["kubernetes"]["selector"]["app.kubernetes.io/component"] == "server"
     assert complaint(config) is None
-    assert parser().parse_args(words(files)[3:]).config == "/etc/penstock/gateway.yaml"
+    given = parser().parse_args(words(files)[3:])
+    assert given.config == "/etc/penstock/gateway.yaml"
+    assert (given.log_format, given.access_log) == ("json", True)
     assert not {"gateway.yaml", "http-route.yaml", "inference-pool.yaml"} & set(files)
 
 
