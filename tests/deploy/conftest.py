@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from penstock.cli.main import main
+from penstock.cli.main import main, parser
 from tests.deploy.image import NAME, Images, call, debian, needs_tools
 from tests.deploy.topology.trees import PAIR
 from tests.plan.conftest import CONFIGS, FP8
@@ -121,10 +121,19 @@ DEPLOYMENTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
 }
 """Plan, target and flags."""
 
+PARSER = cache(parser)
 PLACES = ("--claim", "--host-path", "--image-volume", "--pull", "--nfs")
 """Flags that say where the model is."""
 Written = Callable[..., dict[str, Any]]
 Deployed = Callable[[str], dict[str, Any]]
+
+
+@pytest.fixture(autouse=True)
+def one_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`main` makes the flags of each command once for all tests: that takes longer than to read a
+    plan.
+    """
+    monkeypatch.setattr(sys.modules["penstock.cli.main"], "parser", PARSER)
 
 
 @pytest.fixture(scope="session")
