@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from penstock.cli.main import main
+from penstock.cli.main import main, parser
 from tests.deploy.image import NAME, Images, call, debian, needs_tools
 from tests.deploy.topology.trees import PAIR
 from tests.plan.conftest import CONFIGS, FP8
@@ -50,18 +50,18 @@ PLANS: dict[str, list[str]] = {
 HERE = "penstock-here"
 """A plan of this machine, which is written by hand: a real one is measured."""
 
-FRONT = ("--claim", "w", "--pod-monitor", "--gateway-image", "registry/penstock@sha256:1")
+FRONT = ("--claim", "w", "--pod-monitor", "--gateway-image", "registry/penstock:1")
 TIER = ("--kv-tier", "disk:/var/kv,64GiB")
 DIRECT = ("--kv-tier", "disk:/var/kv,64GiB,gds=true")
 INTERFACES = ",".join(f"ibs{number}" for number in range(8))
 DEPLOYMENTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "processors": (HERE, "k8s", ("--claim", "w")),
     "pulled": (HERE, "k8s", ("--pull", "org/name", "--storage-class", "fast")),
-    "image-volume": (HERE, "k8s", ("--image-volume", "registry/model@sha256:1")),
+    "image-volume": (HERE, "k8s", ("--image-volume", "registry/model:1")),
     "image-volume-group": (
         "penstock-two-nodes",
         "k8s",
-        ("--image-volume", "registry:5000/org/model:1@sha256:1", "--model-path", "m"),
+        ("--image-volume", f"registry:5000/org/model:1@sha256:{64 * '1'}", "--model-path", "m"),
     ),
     "one-device": ("vllm-one-device", "k8s", ("--host-path", "/srv/models")),
     "eight-devices": ("vllm-eight-devices", "k8s", ("--claim", "w", "--pod-monitor")),
@@ -121,10 +121,19 @@ DEPLOYMENTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
 }
 """Plan, target and flags."""
 
+PARSER = cache(parser)
 PLACES = ("--claim", "--host-path", "--image-volume", "--pull", "--nfs")
 """Flags that say where the model is."""
 Written = Callable[..., dict[str, Any]]
 Deployed = Callable[[str], dict[str, Any]]
+
+
+@pytest.fixture(autouse=True)
+def one_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`main` makes the flags of each command once for all tests: that takes longer than to read a
+    plan.
+    """
+    monkeypatch.setattr(sys.modules["penstock.cli.main"], "parser", PARSER)
 
 
 @pytest.fixture(scope="session")
@@ -158,7 +167,7 @@ def written(plan: Callable[[str], Path], tmp_path: Path) -> Written:
         out = tmp_path / "manifests"
         given = words if any(w in PLACES for w in words) else ()
         place = () if given else ("--claim", "weights")
-        asked = ["--image", "registry/engine@sha256:0", "-o", str(out), *place, *words]
+        asked = ["--image", "registry/engine:0", "-o", str(out), *place, *words]
         assert main(["deploy", "k8s", str(plan(kind)), *asked]) == 0
         return {path.name: yaml.safe_load(path.read_text()) for path in out.iterdir()}
 
@@ -175,7 +184,7 @@ def deployed(
         monkeypatch.chdir(tmp_path)
         Path("vm.xml").write_text(PAIR)
         kind, target, words = DEPLOYMENTS[name]
-        asked = ["--image", "registry/engine@sha256:0", "-o", "manifests", *words]
+        asked = ["--image", "registry/engine:0", "-o", "manifests", *words]
         assert main(["deploy", target, str(plan(kind)), *asked]) == 0
         return {path.name: yaml.safe_load(path.read_text()) for path in Path("manifests").iterdir()}
 

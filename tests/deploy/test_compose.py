@@ -18,7 +18,7 @@ Plan = Callable[[str], Path]
 
 
 def made(plan: Plan, path: Path, kind: str, *words: str) -> dict[str, Any]:
-    place = ("--image", "registry/engine@sha256:0", "--host-path", "/srv/models/my model")
+    place = ("--image", "registry/engine:0", "--host-path", "/srv/models/my model")
     assert main(["deploy", "compose", str(plan(kind)), "-o", str(path), *place, *words]) == 0
     found: dict[str, Any] = yaml.safe_load(path.read_text())
     return found

@@ -11,7 +11,7 @@ from tests.deploy.conftest import HERE, Written
 from tests.deploy.definitions import definitions, strict
 
 INTERFACES = ",".join(f"ibs{number}" for number in range(8))
-FRONT = ("--claim", "w", "--gateway-image", "penstock@sha256:1", "--gateway", "istio")
+FRONT = ("--claim", "w", "--gateway-image", "penstock:1", "--gateway", "istio")
 KEDA = ("--autoscale-to", "4", "--prometheus", "http://prometheus:9090")
 CASES = {
     "sglang-two-nodes": (*FRONT, *KEDA, "--nic-interfaces", INTERFACES, "--pod-monitor"),

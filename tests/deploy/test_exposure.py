@@ -301,7 +301,7 @@ def test_a_job_runs_the_load_in_the_cluster(
     plan: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "bench"
-    asked = ["deploy", "bench", str(plan(HERE)), "-o", str(out), "--image", "r/p@sha256:0"]
+    asked = ["deploy", "bench", str(plan(HERE)), "-o", str(out), "--image", "r/p:0"]
     words = ["--name", "tiny", "--claim", "c", "--model-path", "m", "--api-key-secret", "keys"]
     assert main([*asked, *words]) == 0
     assert "kubectl logs -f job/tiny-bench" in capsys.readouterr().out
@@ -382,7 +382,7 @@ def test_nodes_of_two_devices_make_the_groups_of_source_000(
     found["target"]["per_node"] = 2
     path, out = tmp_path / "plan.yaml", tmp_path / "manifests"
     path.write_text(yaml.safe_dump(found))
-    words = ["--image", "r/vllm@sha256:0", "--claim", "llm-model", "--replicas", "3"]
+    words = ["--image", "r/vllm:0", "--claim", "llm-model", "--replicas", "3"]
     assert main(["deploy", "k8s", str(path), "-o", str(out), *words]) == 0
     spec = yaml.safe_load((out / "leader-worker-set.yaml").read_text())["spec"]
     group = spec["leaderWorkerTemplate"]

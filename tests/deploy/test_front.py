@@ -12,8 +12,8 @@ from penstock.cli.gateway import complaint
 from penstock.cli.main import main, parser
 from tests.deploy.conftest import HERE, PLANS, Written
 
-PROXY = ("--gateway", "proxy", "--gateway-image", "penstock@sha256:1")
-PICKER = ("--gateway", "istio", "--gateway-image", "penstock@sha256:1")
+PROXY = ("--gateway", "proxy", "--gateway-image", "penstock:1")
+PICKER = ("--gateway", "istio", "--gateway-image", "penstock:1")
 ROLE = Path(__file__).parents[2] / "deploy/kubernetes-gateway.yaml"
 
 
@@ -37,7 +37,9 @@ def test_a_proxy_follows_the_pods_that_serve(written: Written, tmp_path: Path) -
     # Other nodes of a group have another component.
     assert pool["kubernetes"]["selector"]["app.kubernetes.io/component"] == "server"
     assert complaint(config) is None
-    assert parser().parse_args(words(files)[3:]).config == "/etc/penstock/gateway.yaml"
+    given = parser().parse_args(words(files)[3:])
+    assert given.config == "/etc/penstock/gateway.yaml"
+    assert (given.log_format, given.access_log) == ("json", True)
     assert not {"gateway.yaml", "http-route.yaml", "inference-pool.yaml"} & set(files)
 
 
@@ -98,7 +100,7 @@ def test_the_gateway_is_restricted(written: Written) -> None:
     (container,) = spec["containers"]
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-    assert container["image"] == "penstock@sha256:1"
+    assert container["image"] == "penstock:1"
 
 
 def test_a_route_leads_through_the_gateway_to_the_pods(written: Written) -> None:

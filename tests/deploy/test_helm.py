@@ -23,12 +23,12 @@ from tests.deploy.conftest import HERE, PLANS, Written
 from tests.deploy.helm import helm
 
 CHART = Path(__file__).parents[2] / "deploy/helm"
-FRONT = ("--gateway-image", "registry/penstock@sha256:1", "--gateway")
+FRONT = ("--gateway-image", "registry/penstock:1", "--gateway")
 VARIANTS: dict[str, tuple[str, ...]] = {
     "plain": ("--claim", "weights"),
     "pull": ("--pull", "org/name", "--storage-class", "fast", "--model-path", "m"),
     "host": ("--host-path", "/srv/models", "--node-selector", "gpu=h100"),
-    "image": ("--image-volume", "registry/model@sha256:1", "--model-path", "m"),
+    "image": ("--image-volume", "registry/model:1", "--model-path", "m"),
     "proxy": ("--claim", "w", *FRONT, "proxy", "--api-key-secret", "keys", "--pod-monitor"),
     "picker": (
         *("--claim", "w", *FRONT, "istio", "--objective", "batch=-1", "--objective", "chat=10"),
@@ -59,7 +59,7 @@ Objects = dict[tuple[str, str], dict[str, Any]]
 def charted(plan: Callable[[str], Path], tmp_path: Path) -> Charted:
     def write(kind: str, *words: str) -> Path:
         out = tmp_path / "chart"
-        asked = ["--image", "registry/engine@sha256:0", "-o", str(out), *words]
+        asked = ["--image", "registry/engine:0", "-o", str(out), *words]
         assert main(["deploy", "helm", str(plan(kind)), *asked]) == 0
         return out
 
@@ -87,6 +87,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "gt": lambda one, other: one > other,
     "eq": lambda one, other: one == other,
     "int": int,
+    "add": lambda one, other: one + other,
     "empty": lambda value: not value,
     "ternary": lambda one, other, which: one if which else other,
     "default": lambda other, value: value or other,
@@ -206,6 +207,22 @@ def test_the_chart_has_the_generators_objects(
 ) -> None:
     name, wanted = generated(written, kind, variant)
     assert read(charted(kind, *VARIANTS[variant]), name) == wanted
+
+
+@pytest.mark.parametrize("kind", ["vllm-one-device", HERE])
+def test_pods_wait_for_a_download_that_only_values_name(
+    written: Written, charted: Charted, kind: str
+) -> None:
+    deployment = written(kind, "--pull", "org/name")["deployment.yaml"]
+    folder = charted(kind, "--claim", "w")
+    values = yaml.safe_load((folder / "values.yaml").read_text())
+    values["model"] |= {"claim": "", "pull": "org/name"}
+    (folder / "values.yaml").write_text(yaml.safe_dump(values))
+    name = deployment["metadata"]["name"]
+    found, wanted = read(folder, name)["Deployment", name]["spec"], deployment["spec"]
+    assert found["progressDeadlineSeconds"] == wanted["progressDeadlineSeconds"]
+    pod, wanted_pod = found["template"]["spec"], wanted["template"]["spec"]
+    assert pod["initContainers"] == wanted_pod["initContainers"]
 
 
 @pytest.mark.slow

@@ -36,9 +36,6 @@ def test_a_unit_is_valid(plan: Plan, tmp_path: Path, kind: str) -> None:
         pytest.skip("systemd-analyze is not installed: apt-get install systemd")
     program = str(Path(sys.executable).parent / "penstock")
     unit = made(plan, tmp_path, "systemd", kind, "--program", program)
-    if kind != HERE:
-        # systemd wants to find the program.
-        unit.write_text(unit.read_text().replace("ExecStart=vllm", f"ExecStart={program}"))
     done = subprocess.run(
         [verify, "verify", "--man=no", str(unit)], capture_output=True, text=True, check=False
     )
@@ -53,6 +50,30 @@ def test_a_unit_has_the_choice_of_its_plan(plan: Plan, tmp_path: Path) -> None:
     assert f"--kv-cache-memory-bytes={4 << 30}" in start
     assert "Type=notify" in text
     assert "TimeoutStartSec=1200" in text
+
+
+@pytest.mark.parametrize(
+    ("engine", "command"),
+    [
+        ("vllm", "/opt/vllm/bin/vllm serve "),
+        ("sglang", "/opt/sglang/bin/python3 -m sglang.launch_server "),
+    ],
+)
+def test_another_engine_starts_by_its_whole_path_and_sends_no_statistics(
+    plan: Plan, tmp_path: Path, engine: str, command: str
+) -> None:
+    """Such an engine does not notify systemd, so a time limit of its start would have no effect."""
+    path = tmp_path / "plan.yaml"
+    path.write_text(
+        yaml.safe_dump(yaml.safe_load(plan("vllm-one-node").read_text()) | {"engine": engine})
+    )
+    lines = made(lambda _: path, tmp_path, "systemd", engine).read_text().splitlines()
+    assert any(line.startswith(f"ExecStart={command}") for line in lines)
+    assert "Type=exec" in lines
+    assert not any(line.startswith("TimeoutStartSec") for line in lines)
+    assert ("Environment=VLLM_NO_USAGE_STATS=1" in lines) == (engine == "vllm")
+    script = made(lambda _: path, tmp_path, "slurm", engine).read_text()
+    assert ("export VLLM_NO_USAGE_STATS=1\n" in script) == (engine == "vllm")
 
 
 def test_a_unit_is_of_one_host(

@@ -298,7 +298,7 @@ def test_kernels_are_kept_in_a_claim_that_a_job_fills(written: Written, tmp_path
 
 def test_a_model_is_in_an_image(written: Written) -> None:
     """Image volumes: `image` with a reference, mounted read-only; nothing is made or filled."""
-    reference = "registry:5000/org/model:1@sha256:0123456789abcdef"
+    reference = f"registry:5000/org/model:1@sha256:{4 * '0123456789abcdef'}"
     files = written("penstock-two-nodes", "--image-volume", reference, "--model-path", "m")
     group = files["leader-worker-set.yaml"]["spec"]["leaderWorkerTemplate"]
     for part in ("leaderTemplate", "workerTemplate"):

@@ -15,7 +15,7 @@ from tests.deploy.conftest import HERE, PLANS, Written
 
 EVERYTHING = (
     *("--kustomize", "--pod-monitor", "--autoscale-to", "4", "--pull", "org/name"),
-    *("--gateway", "istio", "--gateway-image", "registry/penstock@sha256:1"),
+    *("--gateway", "istio", "--gateway-image", "registry/penstock:1"),
 )
 DOCUMENT = Path(__file__).parents[2] / "docs/deploy.md"
 DIGEST = "sha256:" + "2" * 64

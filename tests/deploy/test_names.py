@@ -157,29 +157,38 @@ def test_the_script_of_a_ray_head_has_the_name(tmp_path: Path, name: str) -> Non
     assert f"--served-model-name={name}" in words
 
 
+@pytest.fixture(scope="module")
+def headers(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Slurm's lines of a batch script, with another name."""
+    folder = tmp_path_factory.mktemp("plain")
+    return _headers(made(folder, "slurm", STAND_IN, "--kv-tier", f"disk:{folder}/kv,64GiB"))
+
+
 @given(HOSTILE)
 @FEW
-def test_a_batch_script_has_the_name(tmp_path: Path, name: str) -> None:
-    _run_batch(tmp_path, name)
+def test_a_batch_script_has_the_name(tmp_path: Path, headers: list[str], name: str) -> None:
+    _run_batch(tmp_path, headers, name)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_batch_script_has_each_name(tmp_path: Path, name: str) -> None:
-    _run_batch(tmp_path, name)
+def test_a_batch_script_has_each_name(tmp_path: Path, headers: list[str], name: str) -> None:
+    _run_batch(tmp_path, headers, name)
 
 
-def _run_batch(folder: Path, name: str) -> None:
+def _run_batch(folder: Path, headers: list[str], name: str) -> None:
     """With stubs of Slurm's commands; `python3` prints its words."""
     tier = ("--kv-tier", f"disk:{folder}/kv {name},64GiB")
     script = made(folder, "slurm", name, *tier)
-    headers = [line for line in script.splitlines() if line.startswith("#SBATCH")]
-    plain = made(folder, "slurm", STAND_IN, *tier)
-    assert headers == [line for line in plain.splitlines() if line.startswith("#SBATCH")]
+    assert _headers(script) == headers
     words = _printed(folder, script, "python3")
     wanted = ["-m", "penstock", "serve", f"/srv/{name}", f"--served-model-name={name}"]
     assert words[:5] == wanted
     assert words[-1] == f"--kv-tier={tier[1]}"
     assert (folder / f"kv {name}").is_dir()
+
+
+def _headers(script: str) -> list[str]:
+    return [line for line in script.splitlines() if line.startswith("#SBATCH")]
 
 
 def _printed(folder: Path, script: str, program: str) -> list[str]:
@@ -269,7 +278,8 @@ def test_systemd_takes_any_word(tmp_path: Path, names: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "program", ["+/bin/x", "-/bin/x", "!x", "@x", "\\bin", "a\nExecStartPre=/bin/x", ""]
+    "program",
+    ["+/bin/x", "-/bin/x", "!x", "@x", "vllm", "bin/x", "\\bin", "a\nExecStartPre=/bin/x", ""],
 )
 def test_a_program_is_a_path(
     tmp_path: Path, program: str, capsys: pytest.CaptureFixture[str]
@@ -316,7 +326,11 @@ def _source(volume: Any) -> str:
     return str(volume["source"] if isinstance(volume, dict) else volume.rsplit(":", 2)[0])
 
 
-@given(st.recursive(HOSTILE, lambda inner: st.lists(inner) | st.dictionaries(HOSTILE, inner)))
+@given(
+    st.recursive(
+        HOSTILE, lambda inner: st.lists(inner) | st.dictionaries(HOSTILE, inner), max_leaves=12
+    )
+)
 def test_compose_expands_nothing(value: Any) -> None:
     def read(found: Any) -> Any:
         if isinstance(found, str):

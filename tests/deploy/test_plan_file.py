@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ VALUES: list[Any] = [
     *(None, True, -1, 0, 1.5, 10**30, float("nan"), float("inf"), "", "x", "1\ntouch x"),
     *([], [1], [None], [[]], {}, {"x": 1}, {1: None}),
 ]
+DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 READ = ("schema", "model", "target", "engine", "choice", "memory", "start", "thresholds")
 REMEDY = "make the plan again: penstock plan MODEL ... -o"
 Plan = Callable[[str], Path]
@@ -72,7 +74,7 @@ def outcome(
 ) -> tuple[int, str]:
     """Status and what is said; an exception that is not Penstock's own leaves `main`."""
     path = folder / "mutated.yaml"
-    path.write_text(yaml.safe_dump(plan), encoding="utf-8")
+    path.write_text(yaml.dump(plan, Dumper=DUMPER), encoding="utf-8")
     status = main(["deploy", target, str(path), "-o", str(folder / target), *TARGETS[target]])
     return status, capsys.readouterr().err
 
@@ -83,8 +85,11 @@ def test_the_published_plan_is_one_for_every_target(tmp_path: Path, target: str)
     assert main(["deploy", target, str(CHART / "plan.yaml"), *words]) == 0
 
 
+@cache
 def short(path: Path) -> dict[str, Any]:
-    """A plan without most of what deploy does not read, which is long."""
+    """A plan without most of what deploy does not read, which is long. Not to be changed in
+    place.
+    """
     found: dict[str, Any] = yaml.safe_load(path.read_text())
     return {key: found[key] for key in (*READ, "sources") if key in found}
 

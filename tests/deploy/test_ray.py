@@ -22,7 +22,7 @@ Ray = Callable[..., dict[str, Any]]
 def ray(plan: Callable[[str], Path], tmp_path: Path) -> Ray:
     def write(kind: str, *words: str) -> dict[str, Any]:
         out = tmp_path / "manifests"
-        asked = ["--image", "registry/engine@sha256:0", "-o", str(out), "--claim", "weights"]
+        asked = ["--image", "registry/engine:0", "-o", str(out), "--claim", "weights"]
         assert main(["deploy", "ray", str(plan(kind)), *asked, *words]) == 0
         return {path.name: yaml.safe_load(path.read_text()) for path in out.iterdir()}
 
@@ -102,6 +102,16 @@ def test_nodes_are_as_many_as_planned_with_the_ranks_of_a_pod(ray: Ray) -> None:
     assert worker["args"] == ["ulimit -n 65536; exec $KUBERAY_GEN_RAY_START_CMD"]
     assert worker["livenessProbe"]["exec"]["command"] == ["ray", "health-check"]
     assert "ports" not in worker
+
+
+def test_no_pod_reports_its_use(ray: Ray) -> None:
+    spec = ray("vllm-two-nodes", "--kv-tier", "ram:8GiB")["ray-cluster-0.yaml"]["spec"]
+    for part in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
+        (container,) = part["template"]["spec"]["containers"]
+        environ = {entry["name"]: entry.get("value") for entry in container["env"]}
+        assert environ["RAY_USAGE_STATS_ENABLED"] == "0"
+        assert environ["VLLM_NO_USAGE_STATS"] == "1"
+        assert environ["LMCACHE_TRACK_USAGE"] == "false"
 
 
 def test_heads_serve_and_nothing_else(ray: Ray) -> None:

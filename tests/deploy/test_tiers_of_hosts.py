@@ -19,7 +19,7 @@ TIERS = ("--kv-tier", "ram:4GiB", "--kv-tier", "disk:/srv/my kv,64GiB")
 GIVEN = ["--kv-tier=ram:4GiB", "--kv-tier=disk:/srv/my kv,64GiB"]
 IN_A_CACHE = ("--kv-tier", "disk:/var/cache/smollm2-135m/kv,64GiB")
 MODEL = ("--model-path", "/srv/models/m")
-ON_THE_HOST = ("--image", "registry/engine@sha256:0", "--host-path", "/srv/models")
+ON_THE_HOST = ("--image", "registry/engine:0", "--host-path", "/srv/models")
 Plan = Callable[[str], Path]
 
 

@@ -37,7 +37,7 @@ def test_one_pod_on_each_node_without_ssh_or_privileges(
     plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     directory = tmp_path / "out"
-    words = [str(plan), "-o", str(directory), "--image", "registry/penstock@sha256:1"]
+    words = [str(plan), "-o", str(directory), "--image", "registry/penstock:1"]
     assert main(["deploy", "verify", *words, "--name", "m", "--claim", "w"]) == 0
     assert "create secret generic m-verify" in capsys.readouterr().out
 

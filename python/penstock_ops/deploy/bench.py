@@ -9,6 +9,7 @@ from pathlib import Path
 from penstock.core import InvalidValueError, PenstockError
 from penstock_ops.deploy.kinds.bench_job import PLAN, Bench, bench_job, bench_plan
 from penstock_ops.deploy.kubernetes import write
+from penstock_ops.deploy.names import check_names
 from penstock_ops.deploy.plan_file import read_plan
 from penstock_ops.deploy.settings import MODELS, PORT, checked_name, name_of
 
@@ -41,10 +42,12 @@ def add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--image-pull-secret", action="append", default=[], metavar="SECRET", help="repeatable"
     )
+    parser.set_defaults(command=run_bench)
 
 
-def write_bench(parsed: argparse.Namespace) -> int:
+def run_bench(parsed: argparse.Namespace) -> int:
     """Write the Job and its plan; print their file names, and how to get the result."""
+    check_names(parsed)
     plan = read_plan(parsed.plan)
     name = checked_name("--name", parsed.name or name_of(plan["model"]["name"]))
     if parsed.bench and parsed.base_url:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from penstock.config.forms import control_character
 from penstock.core import InvalidValueError, PenstockError
-from penstock_ops.deploy.bench import add_bench, write_bench
+from penstock_ops.deploy.bench import add_bench
 from penstock_ops.deploy.chart.write import chart, write_chart
 from penstock_ops.deploy.cluster.flags import add_commands
 from penstock_ops.deploy.compose import compose
@@ -19,6 +17,7 @@ from penstock_ops.deploy.hosts import slurm, systemd
 from penstock_ops.deploy.kubernetes import leftovers, manifests, notes, write
 from penstock_ops.deploy.lint import lint
 from penstock_ops.deploy.monitoring.flags import add_dashboards
+from penstock_ops.deploy.names import check_names
 from penstock_ops.deploy.operators.flags import add_operators
 from penstock_ops.deploy.plan_file import read_plan
 from penstock_ops.deploy.pod_flags import (
@@ -40,17 +39,12 @@ from penstock_ops.deploy.settings import (
 )
 from penstock_ops.deploy.tiers import tiers_of
 from penstock_ops.deploy.topology.flags import add_topology, topology_of
-from penstock_ops.deploy.verify_job import add_verify, write_verification
+from penstock_ops.deploy.verify_job import add_verify
 from penstock_ops.deploy.vmware.flags import add_vmware
 from penstock_ops.deploy.volumes import Volume
 
 GROUP = "Deploy"
 SUMMARY = "files for Kubernetes, Helm, Compose, systemd or Slurm from a plan; apply, check"
-REFERENCE = re.compile(r"(?!.*://)\S+")
-"""A container image's reference. Only spaces and a URL scheme are rejected here; the registry
-validates the rest.
-"""
-IMAGES = ("--image", "--gateway-image", "--image-volume")
 DISK = "/var/kv"
 """Directory for the disk tier of a plan, in pods and containers."""
 
@@ -64,17 +58,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _compose(targets.add_parser("compose", help="a Compose file of one host"))
     _host(targets.add_parser("systemd", help="a unit of one host"), run_systemd).add_argument(
         "--program",
-        default="/opt/penstock/bin/penstock",
         metavar="PATH",
-        help="of Penstock; default: %(default)s",
+        help="of the engine; default: bin/penstock, bin/vllm or (SGLang) bin/python3 in "
+        "/opt/penstock, /opt/vllm, /opt/sglang",
     )
     _host(targets.add_parser("slurm", help="a batch script"), run_slurm)
-    _bench(targets.add_parser("bench", help="a Job that loads the servers in a cluster"))
+    add_bench(targets.add_parser("bench", help="a Job that loads the servers in a cluster"))
     add_dashboards(targets.add_parser("dashboards", help="Grafana boards and alert rules"))
     add_vmware(targets.add_parser("vmware", help="VM class, cluster and host checks for ESX"))
     add_operators(targets.add_parser("operators", help="NVIDIA's operators: values, order"))
     add_topology(targets.add_parser("topology", help="NCCL's topology file: make, lint"))
-    _verify(targets.add_parser("verify", help="a Job that checks the nodes of a replica"))
+    add_verify(targets.add_parser("verify", help="a Job that checks the nodes of a replica"))
     _lint(targets.add_parser("lint", help="check manifests of any origin"))
     add_commands(targets)
 
@@ -257,46 +251,9 @@ def _bare(parsed: argparse.Namespace, disk: str) -> Settings:
 
 
 def _named(parsed: argparse.Namespace) -> tuple[Mapping[str, Any], str]:
-    _check_texts(parsed)
+    check_names(parsed)
     plan = read_plan(parsed.plan)
     return plan, checked_name("--name", parsed.name or name_of(plan["model"]["name"]))
-
-
-def _check_texts(parsed: argparse.Namespace) -> None:
-    """Raise InvalidValueError for a flag with a control character: its text may become input of
-    other programs, and no valid name has one. An invalid image reference is an error, too.
-    """
-    for name, given in vars(parsed).items():
-        flag = "--" + name.replace("_", "-")
-        for text in given if isinstance(given, list) else [given]:
-            if not isinstance(text, str):
-                continue
-            if wrong := control_character(text):
-                raise InvalidValueError(flag, text, f"no control characters; it has {wrong}")
-            if text and flag in IMAGES and not REFERENCE.fullmatch(text):
-                raise InvalidValueError(
-                    flag, text, "a reference such as registry/model@sha256:..., no scheme"
-                )
-
-
-def _bench(parser: argparse.ArgumentParser) -> None:
-    add_bench(parser)
-    parser.set_defaults(command=run_bench)
-
-
-def run_bench(parsed: argparse.Namespace) -> int:
-    _check_texts(parsed)
-    return write_bench(parsed)
-
-
-def _verify(parser: argparse.ArgumentParser) -> None:
-    add_verify(parser)
-    parser.set_defaults(command=run_verify)
-
-
-def run_verify(parsed: argparse.Namespace) -> int:
-    _check_texts(parsed)
-    return write_verification(parsed)
 
 
 def _lint(parser: argparse.ArgumentParser) -> None:

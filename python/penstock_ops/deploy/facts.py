@@ -118,6 +118,7 @@ class Facts:
     """API version and kind of the object that owns the replicas' pods."""
     restart_policy: str
     deadline: Data
+    """Seconds without progress after which a rollout counts as failed."""
     server: Role
     node: Role
     variables: Data
@@ -233,7 +234,7 @@ def facts(settings: Settings) -> Facts:
         stateful=stateful,
         workload=_workload(grouped, stateful),
         restart_policy=engine.restart_policy,
-        deadline=_deadline(settings),
+        deadline=rollout_seconds(settings) + settings.pull_limit,
         server=server,
         node=node,
         variables=variables,
@@ -294,12 +295,12 @@ def _workload(grouped: bool, stateful: bool) -> tuple[str, str]:
     return "apps/v1", "StatefulSet" if stateful else "Deployment"
 
 
-def _deadline(settings: Settings) -> int:
-    """Seconds after which a rollout counts as failed. In the first one, pods also wait for the Job
-    that pulls the weights.
+def rollout_seconds(settings: Settings) -> int:
+    """Seconds without progress after which a rollout counts as failed, without a download of the
+    weights.
     """
-    waiting = 0 if settings.volume.own else settings.pull_limit
-    return max(SECONDS_OF_A_ROLLOUT * settings.start_seconds + waiting, LEAST_DEADLINE)
+    start = settings.pull_seconds + settings.load_seconds
+    return max(SECONDS_OF_A_ROLLOUT * start, LEAST_DEADLINE)
 
 
 def _role(settings: Settings, leader: bool) -> Role:

@@ -20,13 +20,12 @@ After=network-online.target
 Wants=network-online.target
 
 [Service]
-{kind}ExecStart={command}
-# Keys and other settings that must not be read by every user.
+{start}
+ExecStart={command}
+{variables}# Keys and other settings that must not be read by every user.
 EnvironmentFile=-/etc/{name}/environment
 Restart=on-failure
 RestartSec=2
-# Twice the planned time of loading.
-TimeoutStartSec={start}
 TimeoutStopSec={stop}
 LimitNOFILE=65536
 LimitMEMLOCK=infinity
@@ -52,6 +51,23 @@ LockPersonality=yes
 WantedBy=multi-user.target
 """
 
+NOTIFIED = """\
+Type=notify
+# Twice the planned time of loading.
+TimeoutStartSec={seconds}"""
+"""How Penstock starts: it tells systemd when it serves. Without that, a time limit of the start has
+no effect.
+"""
+
+PROGRAMS = {
+    "penstock": "/opt/penstock/bin/penstock",
+    "vllm": "/opt/vllm/bin/vllm",
+    "sglang": "/opt/sglang/bin/python3",
+}
+"""Default program of each engine. systemd looks up other than absolute paths in its own list of
+directories, where no virtual environment is.
+"""
+
 BATCH = """\
 #!/usr/bin/env bash
 # {title}, made by `penstock deploy slurm`: one replica. Submit it {replicas} times for the plan's.
@@ -67,7 +83,7 @@ set -euo pipefail
 # Node 0 is the first of the job; it serves at port 8000.
 MASTER=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)
 export MASTER
-{token}# A variable for each node is known in its task alone.
+{token}{variables}# A variable for each node is known in its task alone.
 srun --kill-on-bad-exit=1 bash -c {command}
 """
 
@@ -78,9 +94,10 @@ export PENSTOCK_CLUSTER_TOKEN
 """
 
 
-def systemd(settings: Settings, program: str) -> str:
-    """The systemd unit of one replica. PenstockError if the replica needs several hosts, or if its
-    disk tier is outside the directory that the unit may write to.
+def systemd(settings: Settings, program: str | None) -> str:
+    """The systemd unit of one replica; without a `program` it starts the engine's of PROGRAMS.
+    PenstockError if the replica needs several hosts, or if its disk tier is outside the directory
+    that the unit may write to.
     """
     if settings.nodes > 1:
         raise PenstockError(
@@ -94,15 +111,16 @@ def systemd(settings: Settings, program: str) -> str:
             f"give a directory of it, {cache}/kv, on a disk that is mounted at "
             f"/var/cache/private/{settings.name}"
         )
-    own = settings.engine == "penstock"
-    words = pods(settings).command(settings, True)
-    first, *words = [program, *words[len(PROGRAM) :]] if own else words
+    own, engine = settings.engine == "penstock", pods(settings)
+    words = engine.command(settings, True)[len(PROGRAM) if own else 1 :]
+    program = PROGRAMS[settings.engine] if program is None else program
+    notified = NOTIFIED.format(seconds=2 * settings.load_seconds)
     return UNIT.format(
         title=unit_value(_title(settings)),
         name=settings.name,
-        kind="Type=notify\n" if own else "",
-        command=" ".join((unit_program(plain(first)), *map(unit, words))),
-        start=2 * settings.load_seconds,
+        start=notified if own else "Type=exec",
+        command=" ".join((unit_program(program), *map(unit, words))),
+        variables="".join(f"Environment={each}\n" for each in _variables(settings)),
         stop=SHUTDOWN + 10,
     )
 
@@ -127,6 +145,7 @@ def slurm(settings: Settings) -> str:
         devices=wanted,
         stop=SHUTDOWN,
         token=TOKEN if secret else "",
+        variables="".join(f"export {each}\n" for each in _variables(settings)),
         command=shlex.quote(script),
     )
 
@@ -150,6 +169,11 @@ def local_command(settings: Settings, port: int, metrics_port: int) -> list[str]
         f"{flag}={own[flag]}" if flag in own else word
         for flag, word in zip(flags, words, strict=True)
     ]
+
+
+def _variables(settings: Settings) -> list[str]:
+    """The engine's environment variables as NAME=VALUE."""
+    return [f"{name}={value}" for name, value in pods(settings).variables.items()]
 
 
 def _title(settings: Settings) -> str:

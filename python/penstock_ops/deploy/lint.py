@@ -16,6 +16,7 @@ from penstock_ops.deploy.placement_rules import (
     direct_storage,
     host_paths,
     pull_secrets,
+    references,
     requests,
     scrape_annotations,
 )
@@ -26,6 +27,7 @@ PLACEMENT = (
     device_nodes,
     scrape_annotations,
     pull_secrets,
+    references,
     host_paths,
     direct_storage,
 )

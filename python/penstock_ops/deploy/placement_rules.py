@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from penstock_ops.deploy.names import OBJECT_FORM, is_object_name
 from penstock_ops.deploy.objects import Pod, mapping, mappings
 from penstock_ops.deploy.rules import GPU, Finding, tiers_in, words_of
 
 SCRAPE = "prometheus.io/"
 UDEV = "/run/udev"
+SOURCES = (
+    ("claim", "persistentVolumeClaim", "claimName"),
+    ("Secret", "secret", "secretName"),
+    ("ConfigMap", "configMap", "name"),
+)
+"""Volume sources that name an object: its kind, the source, the member with the name."""
 
 
 def requests(pod: Pod) -> Iterator[Finding]:
@@ -59,6 +66,29 @@ def pull_secrets(pod: Pod) -> Iterator[Finding]:
     for entry in listed if isinstance(listed, list) else []:
         if not mapping(entry).get("name"):
             yield Finding("pull-secret", "error", f"imagePullSecrets: {entry!r} has no name")
+
+
+def references(pod: Pod) -> Iterator[Finding]:
+    """Finds names of claims, Secrets and ConfigMaps that no object can have: the API server accepts
+    the references, and the pod waits for them.
+    """
+    for kind, name in _referenced(pod):
+        if isinstance(name, str) and not is_object_name(name):
+            yield Finding("name", "error", f"{kind} {name}: no object has this name: {OBJECT_FORM}")
+
+
+def _referenced(pod: Pod) -> Iterator[tuple[str, object]]:
+    """Kinds and names of the objects that a pod refers to."""
+    for volume in mappings(pod.spec.get("volumes")):
+        for kind, source, key in SOURCES:
+            yield kind, mapping(volume.get(source)).get(key)
+    for container in pod.containers:
+        for entry in mappings(container.get("env")):
+            origin = mapping(entry.get("valueFrom"))
+            yield "Secret", mapping(origin.get("secretKeyRef")).get("name")
+            yield "ConfigMap", mapping(origin.get("configMapKeyRef")).get("name")
+    for entry in mappings(pod.spec.get("imagePullSecrets")):
+        yield "Secret", entry.get("name")
 
 
 def host_paths(pod: Pod) -> Iterator[Finding]:

@@ -103,10 +103,10 @@ def unit(word: Word) -> str:
 def unit_program(path: str) -> str:
     """The first word for systemd's ExecStart, the program. Variables are not expanded in it, and
     one of `-@:+!|` at its start would change how it is executed. PenstockError for a path that
-    systemd cannot express.
+    systemd cannot express, and for one that is not absolute, which it would look up by itself.
     """
-    if not re.match(r"[/\w]", path, re.ASCII) or "\\" in path:
-        raise PenstockError(f"{path}: systemd cannot start a program of this name")
+    if not path.startswith("/") or "\\" in path:
+        raise PenstockError(f"--program {path}: an absolute path is needed, without backslashes")
     return unit(path).replace("$$", "$")
 
 

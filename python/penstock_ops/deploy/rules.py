@@ -12,6 +12,7 @@ from typing import Any, Literal
 from penstock.config.sections import TierConfig
 from penstock.config.tiers import Tier
 from penstock_ops.deploy.cluster.quantity import quantity, shown
+from penstock_ops.deploy.names import REFERENCE_FORM, is_reference
 from penstock_ops.deploy.objects import Pod, mapping, mappings
 
 LONG_DELAY = 300
@@ -346,6 +347,8 @@ def images(pod: Pod) -> Iterator[Finding]:
         image = str(container.get("image") or "")
         if not image:
             yield Finding("image", "error", f"container {container.get('name')} has no image")
+        elif not is_reference(image):
+            yield Finding("image", "error", f"{image} is not {REFERENCE_FORM}")
         elif _changes(image):
             yield Finding("image", "warning", f"{image}: changes without a sign; name its digest")
     yield from _image_volumes(pod)
@@ -360,6 +363,8 @@ def _image_volumes(pod: Pod) -> Iterator[Finding]:
         if not image:
             text = f"volume {volume.get('name')}: an image without a reference"
             yield Finding("image-volume", "error", text)
+        elif not is_reference(image):
+            yield Finding("image-volume", "error", f"{image} is not {REFERENCE_FORM}")
         elif _changes(image):
             text = f"{image}: pods may have different weights; name its digest"
             yield Finding("image-volume", "warning", text)
@@ -367,7 +372,7 @@ def _image_volumes(pod: Pod) -> Iterator[Finding]:
 
 def _changes(image: str) -> bool:
     tag = image.rpartition("/")[2].partition("@")[0].partition(":")[2]
-    return "@sha256:" not in image and tag in ("", "latest")
+    return "@" not in image and tag in ("", "latest")
 
 
 def _devices(container: Mapping[str, Any]) -> int:

@@ -245,11 +245,14 @@ class Settings:
         return self.pull_seconds + downloading + self.load_seconds
 
     @property
-    def pull_limit(self) -> int:
-        """Seconds that a download of the weights may take; 0 without one."""
-        if not self.volume.pull:
-            return 0
+    def download_limit(self) -> int:
+        """Seconds that a download of the weights may take."""
         return self.cluster.pull_timeout or PULL_BASE + self.weights // PULL_RATE
+
+    @property
+    def pull_limit(self) -> int:
+        """Seconds that the deployment's download may take; 0 without one."""
+        return self.download_limit if self.volume.pull else 0
 
     @property
     def _start(self) -> Mapping[str, Any]:

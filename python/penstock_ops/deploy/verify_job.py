@@ -12,6 +12,7 @@ from typing import Any
 
 from penstock_ops.deploy.devices import node_selector
 from penstock_ops.deploy.kubernetes import Manifests, write
+from penstock_ops.deploy.names import check_names
 from penstock_ops.deploy.plan_file import read_plan
 from penstock_ops.deploy.pod_flags import pair_of
 from penstock_ops.deploy.resources import (
@@ -53,10 +54,12 @@ def add_verify(parser: argparse.ArgumentParser) -> None:
         metavar="LABEL=VALUE",
         help="label that nodes must have; repeatable",
     )
+    parser.set_defaults(command=run_verify)
 
 
-def write_verification(parsed: argparse.Namespace) -> int:
+def run_verify(parsed: argparse.Namespace) -> int:
     """Write the objects; print their file names and what they require."""
+    check_names(parsed)
     plan = read_plan(parsed.plan)
     name = checked_name("--name", parsed.name or name_of(plan["model"]["name"]))
     selector = dict(pair_of("--node-selector", text) for text in parsed.node_selector)

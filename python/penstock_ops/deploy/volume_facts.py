@@ -39,8 +39,8 @@ class VolumeFacts:
     """Whether a Job downloads the weights."""
     by_pod: Truth
     """Whether each pod downloads the weights to its own claim."""
-    pull_limit: str
-    """Seconds that the download may take."""
+    download_limit: str
+    """Seconds that a download of the weights may take."""
     own_claim: Data
     """Spec of the claim with the weights that lasts as long as its pod."""
     is_ephemeral: Truth
@@ -77,7 +77,7 @@ def volume_facts(settings: Settings, storage: str) -> VolumeFacts:
         lists_model=volume.own != KEPT,
         by_job=bool(volume.pull and not volume.own),
         by_pod=bool(volume.pull and volume.own),
-        pull_limit=str(settings.pull_limit),
+        download_limit=str(settings.download_limit),
         own_claim=_own_claim(settings, storage),
         is_ephemeral=volume.own == EPHEMERAL,
         templates=templates,

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.core import InvalidValueError, PenstockError
+from penstock_ops.deploy.names import OBJECT_FORM, is_object_name
 
 MODES = {"RWO": "ReadWriteOnce", "RWX": "ReadWriteMany", "ROX": "ReadOnlyMany"}
 """Access modes of claims by their usual abbreviations."""
@@ -105,7 +106,9 @@ def kv_volume_of(text: str, storage_class: str, options: str) -> KvVolume:
         return KvVolume(nfs=nfs)
     if kind == "hostpath" and value.startswith("/"):
         return KvVolume(host_path=value)
-    if kind == "claim" and value:
+    if kind == "claim" and colon:
+        if not is_object_name(value):
+            raise InvalidValueError(flag, text, OBJECT_FORM)
         return KvVolume(claim=value)
     places = {
         "emptydir": EMPTY_DIR,

@@ -207,3 +207,28 @@ def test_a_server_that_is_not_there_is_named(
     file.write_text(file.read_text().replace(fake.url, "http://127.0.0.1:9"))
     assert deploy("status", manifests) == 1
     assert "the API server does not answer" in capsys.readouterr().err
+
+
+def test_a_missing_kubeconfig_is_named(
+    manifests: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Also where kubectl is installed, which would try port 8080 of this machine."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    monkeypatch.setenv("PATH", str(programs))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    for kubectl in (False, True):
+        if kubectl:
+            (programs / "kubectl").write_text("#!/bin/sh\necho no such context >&2\nexit 1\n")
+            (programs / "kubectl").chmod(0o755)
+        assert deploy("diff", manifests) == 1
+        assert "give --kubeconfig FILE, or set KUBECONFIG" in capsys.readouterr().err
+        assert deploy("diff", manifests, "--kubeconfig", tmp_path / "none") == 1
+        assert f"{tmp_path / 'none'}: No such file" in capsys.readouterr().err
+    assert deploy("diff", manifests, "--context", "other") == 1
+    assert "kubectl proxy: no such context" in capsys.readouterr().err

@@ -197,7 +197,7 @@ spec:
   volumes: [{name: topology, configMap: {name: vm}}]
   containers:
     - name: engine
-      image: engine@sha256:1
+      image: engine:1
       volumeMounts: [{name: topology, mountPath: /etc/nccl}]
       env: [{name: NCCL_TOPO_FILE, value: /etc/nccl/topology.xml}]
 """

@@ -17,6 +17,10 @@ WORKLOAD = (
     f"ternary `LeaderWorkerSet` (ternary `StatefulSet` `Deployment` (not (empty "
     f"$.Values.claimTemplates))) ({GROUPED})"
 )
+DEADLINE = (
+    "(add $.Values.progressDeadlineSeconds "
+    "(ternary (int $.Values.model.pullTimeout) 0 (not (empty $.Values.model.pull))))"
+)
 CLAIM = "$.Values.model.claim | default (printf `%s-model` $.Release.Name)"
 
 
@@ -33,7 +37,7 @@ def places() -> Facts:
         stateful=Condition(f"and (not ({GROUPED})) $.Values.claimTemplates"),
         workload=(_either("leaderworkerset.x-k8s.io/v1", "apps/v1"), Text.at(WORKLOAD)),
         restart_policy=_text("restartPolicy"),
-        deadline=_place("progressDeadlineSeconds"),
+        deadline=Place(DEADLINE),
         server=_role("server"),
         node=_role("node"),
         variables=_place("variables"),
@@ -140,7 +144,7 @@ def _volumes() -> VolumeFacts:
         lists_model=Condition("not (eq $.Values.model.perPod `kept`)"),
         by_job=Condition(BY_JOB),
         by_pod=Condition(_both("model.pull", "model.perPod")),
-        pull_limit=_text("model.pullTimeout"),
+        download_limit=_text("model.pullTimeout"),
         own_claim=_place("model.perPodClaim"),
         is_ephemeral=Condition("eq $.Values.model.perPod `ephemeral`"),
         templates=_place("claimTemplates"),

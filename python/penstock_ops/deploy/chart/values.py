@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from penstock_ops.deploy.facts import Facts, Role, facts
+from penstock_ops.deploy.facts import Facts, Role, facts, rollout_seconds
 from penstock_ops.deploy.settings import Front, Scaling, Settings
 from penstock_ops.deploy.volumes import EPHEMERAL, KEPT, MODES
 
 Schema = dict[str, Any]
-UNKNOWN_PULL = "3600"
-"""Seconds that pods wait for a download, if only the chart's user names one."""
 
 
 def values(settings: Settings) -> dict[str, Any]:
@@ -44,7 +42,7 @@ def values(settings: Settings) -> dict[str, Any]:
             "accessMode": known.volumes.mode,
             "perPod": settings.volume.own,
             "perPodClaim": known.volumes.own_claim,
-            "pullTimeout": known.volumes.pull_limit if known.pull else UNKNOWN_PULL,
+            "pullTimeout": known.volumes.download_limit,
         },
         "claimTemplates": known.volumes.templates,
         "kernels": known.compiles,
@@ -61,7 +59,7 @@ def values(settings: Settings) -> dict[str, Any]:
         "podSecurityContext": known.pod_security,
         "securityContext": known.container_security,
         "restartPolicy": known.restart_policy,
-        "progressDeadlineSeconds": known.deadline,
+        "progressDeadlineSeconds": rollout_seconds(settings),
         "topology": known.topology,
         "apiKeySecret": known.api_key_secret,
         "metricsPort": known.metrics_port,
@@ -127,7 +125,8 @@ COMMENTS: Mapping[str, str] = {
     "server": "The container that serves, of a group its leader's.",
     "node": "The container of a group's other pods.",
     "variables": "Why variables between nodes are set; an annotation of their pods.",
-    "model": "One of claim, hostPath (of every node), image (with the weights), pull (ORG/NAME).",
+    "model": "One of claim, hostPath (of every node), image (with the weights), pull (ORG/NAME, "
+    "for which pods wait pullTimeout seconds).",
     "kernels": "Whether pods compile kernels, and keep them in the claim that pull makes.",
     "claimTemplates": "Claims that each pod has for itself: then the replicas are a StatefulSet.",
     "resources": "Devices and fabric of a pod; or its memory.",
@@ -138,7 +137,8 @@ COMMENTS: Mapping[str, str] = {
     "podSecurityContext": "Of every pod that runs the engine.",
     "securityContext": "Of its container.",
     "restartPolicy": "Of a LeaderWorkerSet, when a pod of a group ends.",
-    "progressDeadlineSeconds": "After which a rollout counts as failed.",
+    "progressDeadlineSeconds": "After which a rollout without progress counts as failed; with "
+    "model.pull, pullTimeout later.",
     "topology": "NCCL's topology file, for virtual machines.",
     "apiKeySecret": "A Secret whose key api-key clients must send; the engine reads it by its env.",
     "metricsPort": "Name of the port that Prometheus scrapes.",

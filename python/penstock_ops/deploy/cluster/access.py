@@ -41,8 +41,12 @@ def connected(kubeconfig: Path | None, context: str, namespace: str) -> Iterator
     if kubectl is not None:
         words = [kubectl, *(["--kubeconfig", str(kubeconfig)] if kubeconfig else [])]
         words += ["--context", context] if context else []
+        current = _current(words)
+        if not current and not context:
+            # Here kubectl would try port 8080 of this machine. A wrong context it names itself.
+            current = cluster_access(kubeconfig or _default()).namespace
         with _proxied(words) as api:
-            yield Cluster(api, namespace or _current(words))
+            yield Cluster(api, namespace or current)
         return
     if context:
         raise PenstockError("--context needs kubectl; make it the current one")
@@ -95,7 +99,7 @@ def _proxied(kubectl: list[str]) -> Iterator[Api]:
 
 
 def _current(kubectl: list[str]) -> str:
-    """The namespace of the kubeconfig's context; `default` if it has none."""
+    """The context's namespace, `default` if it names none; empty if there is no such context."""
     words = [*kubectl, "config", "view", "--minify", "-o", "jsonpath={..namespace}"]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=TIMEOUT)
-    return done.stdout.strip() or "default"
+    return "" if done.returncode else done.stdout.strip() or "default"

@@ -5,7 +5,7 @@ file of its name.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock_ops.deploy.engines import penstock, sglang, vllm
 from penstock_ops.deploy.probes import at_health
@@ -37,6 +37,8 @@ class Pods:
     """Name of the metric for the number of waiting requests."""
     kv_use: str = "vllm:kv_cache_usage_perc"
     """Name of the metric for the share of KV cache in use (0 to 1)."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables that the engine has everywhere, in pods and on hosts."""
 
 
 ENGINES: Mapping[str, Pods] = {
@@ -57,6 +59,7 @@ ENGINES: Mapping[str, Pods] = {
         True,
         "RecreateGroupOnPodRestart",
         on_ray=True,
+        variables=vllm.NO_STATISTICS,
     ),
     "sglang": Pods(
         sglang.command,

@@ -42,4 +42,7 @@ def lmcache_environment(settings: Settings) -> list[dict[str, object]]:
             found["LMCACHE_MAX_LOCAL_DISK_SIZE"] = size
     if found and "LMCACHE_MAX_LOCAL_CPU_SIZE" not in found:
         found |= {"LMCACHE_LOCAL_CPU": "False", "LMCACHE_MAX_LOCAL_CPU_SIZE": str(BUFFER)}
+    if found:
+        # Without it, LMCache reports its use to its developers.
+        found["LMCACHE_TRACK_USAGE"] = "false"
     return [{"name": name, "value": value} for name, value in found.items()]

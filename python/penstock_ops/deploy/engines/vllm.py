@@ -7,6 +7,8 @@ from penstock_ops.deploy.probes import between_nodes, secret
 from penstock_ops.deploy.quoting import GROUP_INDEX, GROUP_SIZE, LEADER, Word
 from penstock_ops.deploy.settings import MASTER_PORT, PORT, Settings
 
+NO_STATISTICS = {"VLLM_NO_USAGE_STATS": "1"}
+"""Without it, vLLM reports its use to its developers (docs.vllm.ai, Usage Stats Collection)."""
 KV = {"bf16": "auto", "fp8": "fp8"}
 
 
@@ -49,7 +51,10 @@ def command(settings: Settings, leader: bool) -> list[Word]:
 
 
 def environment(settings: Settings, leader: bool) -> list[dict[str, object]]:
-    found = between_nodes(settings) + lmcache_environment(settings)
+    found: list[dict[str, object]] = [
+        {"name": name, "value": value} for name, value in NO_STATISTICS.items()
+    ]
+    found += between_nodes(settings) + lmcache_environment(settings)
     if settings.api_key_secret and leader:
         found.append(secret("VLLM_API_KEY", settings.api_key_secret, "api-key"))
     return found

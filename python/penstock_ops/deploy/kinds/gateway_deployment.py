@@ -104,6 +104,8 @@ def _command(facts: Facts, front: FrontFacts) -> list[object]:
         "--host=::",
         f"--port={GATEWAY_PORT}",
         f"--shutdown-timeout={DRAIN}",
+        "--log-format=json",
+        "--access-log",
         when(front.proxies, f"--config={CONFIG_FOLDER}/{CONFIG}"),
         when(front.picks, f"--inference-pool={facts.name}"),
         when(front.picks, f"--ext-proc=[::]:{PICKER_PORT}"),

@@ -19,6 +19,8 @@ COMPLETE = (
     "import ray; ray.init('auto', log_to_driver=False); "
     "raise SystemExit(sum(node['Alive'] for node in ray.nodes()) < {nodes})"
 )
+NO_STATISTICS = {"name": "RAY_USAGE_STATS_ENABLED", "value": "0"}
+"""Without it, Ray reports its use to its developers."""
 HEALTH = {
     "exec": {"command": ["ray", "health-check"]},
     "periodSeconds": 10,
@@ -83,6 +85,7 @@ def _template(facts: Facts, leader: bool, limit: int) -> dict[str, object]:
     found: dict[str, Any] = template(facts, leader)
     (container,) = found["spec"]["containers"]
     container["command"] = ["/bin/bash", "-c", "--"]
+    container["env"] = [*container["env"], NO_STATISTICS]
     container["args"] = [_serve(facts, limit) if leader else f"ulimit -n 65536; exec {START}"]
     if not leader:
         container |= {"readinessProbe": HEALTH, "livenessProbe": HEALTH}

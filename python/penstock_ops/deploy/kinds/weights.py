@@ -77,7 +77,7 @@ def wait(facts: Facts) -> dict[str, object]:
     """Init container that waits for the Job, because a server that starts earlier would read a part
     of the weights.
     """
-    words = [facts.pull, facts.model, facts.volumes.pull_limit, job_name(facts)]
+    words = [facts.pull, facts.model, facts.volumes.download_limit, job_name(facts)]
     return {
         "name": "weights",
         "image": facts.image,
