@@ -44,7 +44,7 @@ LIGHT = ["--checks", "limits,huge-pages"]
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A tiny model, which plans take to have RATES."""
-    monkeypatch.setattr(profile, "measure", lambda _subject, _said: RATES)
+    monkeypatch.setattr(profile, "measure", lambda _subject, _said, _seconds: RATES)
     shutil.copytree(TINY / "llama", tmp_path / "llama")
     vocabulary.write_tokenizer(tmp_path / "llama", {})
     return tmp_path / "llama"
