@@ -190,7 +190,7 @@ def _front_door(parsed: argparse.Namespace) -> int:
         "runtime_dir": runtime_directory(),
     }
     info = model_info(config.engine, located)
-    return serve(front_door(config, info, process, raise_descriptors()))
+    return serve(front_door(config, info, str(model), process, raise_descriptors()))
 
 
 def _run(native: Callable[[], int], on_interrupt: signal.Handlers) -> int:

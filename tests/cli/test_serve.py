@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.serve import front_door, run, warn
+from penstock.cli.serve import front_door, run, tokenizer_source, warn
 from penstock.cli.serve import model_info as model_info_of
 from penstock.config import Config, EngineConfig, Raw, resolve
 from penstock.config.terminal import has_styles
@@ -30,6 +30,7 @@ def test_the_front_door_is_told_everything_and_nothing_else() -> None:
             port="1", max_request_bytes="4KiB", api_key="k", admin_api_key="a", max_model_len="64"
         ),
         model_info(generation),
+        "m.gguf",
         {"argv": ["engine"]},
         100,
     )
@@ -77,7 +78,7 @@ def test_the_front_door_is_told_everything_and_nothing_else() -> None:
 
 
 def test_a_seed_becomes_the_default_of_requests() -> None:
-    told = front_door(config(seed="5"), model_info(GenerationDefaults()), {}, 100)
+    told = front_door(config(seed="5"), model_info(GenerationDefaults()), "m.gguf", {}, 100)
     defaults = told["generation_defaults"]
     assert isinstance(defaults, dict)
     assert defaults["seed"] == 5
@@ -108,10 +109,14 @@ def test_more_threads_than_cpus_are_warned_of(capsys: pytest.CaptureFixture[str]
 
 
 def test_a_tokenizer_of_another_model(tmp_path: Path) -> None:
-    told = front_door(
-        config(tokenizer=str(tmp_path)), model_info(GenerationDefaults()), {"argv": []}, 1
-    )
-    assert told["model_path"] == str(tmp_path)
+    assert tokenizer_source(config(tokenizer=str(tmp_path))) == tmp_path
+    assert tokenizer_source(config()) == Path("m.gguf")
+
+
+@pytest.mark.parametrize("key", ["tokenizer", "chat_template"])
+def test_a_tokenizer_that_is_not_used_is_refused(key: str) -> None:
+    with pytest.raises(PenstockError, match=f"--{key.replace('_', '-')} does not go with --skip-"):
+        config(skip_tokenizer_init="true", **{key: "other"})
 
 
 def test_the_alias_has_the_sampling_of_its_card(
@@ -125,7 +130,7 @@ def test_the_alias_has_the_sampling_of_its_card(
         raw = {"generation_config": Raw("--generation-config", (source,))}
         chosen = resolve(raw, str(located.path), located.served_name)
         info = model_info_of(chosen.engine, located)
-        told = front_door(chosen, info, {"argv": []}, 1)["generation_defaults"]
+        told = front_door(chosen, info, "m.gguf", {"argv": []}, 1)["generation_defaults"]
         assert isinstance(told, dict)
         assert (told["temperature"], told["top_p"]) == (temperature, top_p)
     by_path = locate(str(located.path))

@@ -277,7 +277,7 @@ def test_what_the_command_line_ignores_is_ignored_in_a_file(
         tmp_path,
         "gpu-memory-utilization: 0.9\ntrust_remote_code: true\nenforce-eager: false\n"
         "no-enable-chunked-prefill: true\nconfig-format: auto\nport: 1\n"
-        "enable-lora: 'false'\nno_skip-tokenizer-init: true\n",
+        "enable-lora: 'false'\nno_enable-lora: true\n",
     )
     assert set(gather({}, str(file), {})) == {"port"}
     assert [record.message for record in caplog.records] == [

@@ -63,6 +63,7 @@ OUT_OF_RANGE = {
     "--kv-events-config": "[]",
     "--admin-api-key": "",
     "--engine-process": "2",
+    "--skip-tokenizer-init": "perhaps",
     "--shutdown-timeout": "nan",
     "--engine-stall-timeout": "0.5",
     "--max-queue-wait": "-1",

@@ -136,11 +136,6 @@ def test_a_prompt_that_is_too_long_is_refused_and_leaves_the_model_usable(llm: L
     assert llm.generate(PROMPTS[0], GREEDY)[0].outputs[0].text
 
 
-def test_an_unknown_option_lists_the_known_ones() -> None:
-    with pytest.raises(PenstockError, match=r"no option port; there is .*max_num_seqs"):
-        LLM(__file__, port=1)
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -162,9 +157,3 @@ def test_an_unknown_option_lists_the_known_ones() -> None:
 def test_sampling_parameters_are_checked_when_they_are_made(field: str, value: object) -> None:
     with pytest.raises(InvalidValueError, match=f"^{field} is "):
         SamplingParams(**{field: value})  # type: ignore[arg-type]
-
-
-def test_a_model_without_a_tokenizer_is_refused(repository: Path) -> None:
-    pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
-    with pytest.raises(PenstockError, match="no tokenizer in"):
-        LLM(str(repository / "tests/fixtures/tiny/llama"))

@@ -235,7 +235,7 @@ def test_options_of_vllm_are_ignored_as_on_the_command_line(
     ]
     with pytest.raises(InvalidValueError, match="task is 'draft'"):
         LLM(missing, task="draft")
-    with pytest.raises(PenstockError, match="no option max_num_seq; did you mean max_num_seqs"):
+    with pytest.raises(PenstockError, match="no argument max_num_seq; did you mean max_num_seqs"):
         LLM(missing, max_num_seq=1)
 
 

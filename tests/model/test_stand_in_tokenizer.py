@@ -9,6 +9,7 @@ import pytest
 
 from penstock._native import Tokenizer
 from penstock.core import PenstockError
+from penstock.model.errors import ModelError
 from penstock.model.stand_in_tokenizer import tokenizer_of, write_stand_in
 from penstock_lab.bench.prompts.words import COMMON, usable
 
@@ -55,9 +56,34 @@ def test_a_vocabulary_without_a_stand_in_is_refused(tmp_path: Path, vocab: int) 
 
 
 def test_it_is_temporary(tmp_path: Path) -> None:
-    with tokenizer_of(tmp_path, 300) as made:
+    with tokenizer_of(tmp_path, 300, dummy=True) as made:
         assert (made / "tokenizer.json").is_file()
     assert not made.exists()
     (tmp_path / "tokenizer.json").write_text("{}")
     with tokenizer_of(tmp_path, 300) as own:
         assert own == tmp_path
+
+
+def test_a_directory_without_a_tokenizer_names_the_ways_out(tmp_path: Path) -> None:
+    ways = r"no tokenizer: .*--tokenizer, .*--skip-tokenizer-init \(of LLM: .*=True\)"
+    with pytest.raises(ModelError, match=ways), tokenizer_of(tmp_path, 300):
+        pass
+    (tmp_path / "tokenizer.model").touch()
+    unread = r"tokenizer\.model is not read"
+    with pytest.raises(ModelError, match=unread), tokenizer_of(tmp_path, 300):
+        pass
+
+
+def test_without_text_tokens_decode_to_nothing_and_no_text_is_read(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with tokenizer_of(tmp_path, 300, skipped=True) as made:
+        native = Tokenizer(str(made))
+    assert native.vocab_size == 300
+    assert native.decode([0, 17, 299], False) == native.output_text([0, 17, 299], True) == ""
+    for text in ("a", "token_id:17", " token_id:17", "<unk>"):
+        with pytest.raises(ValueError, match="cannot be tokenized"):
+            native.encode(text, False)
+    with pytest.raises(ValueError, match="no chat template"):
+        native.render_chat('[{"role": "user", "content": "a"}]', True)
+    with pytest.raises(ValueError, match="no grammar can be followed"):
+        native.grammar("regex", "a+")

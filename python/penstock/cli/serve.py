@@ -63,14 +63,16 @@ def serve(parsed: argparse.Namespace) -> int:
 
         return serve_node(config.engine, info)
     warn(info, config)
-    if config.engine.model.dummy and config.server.tokenizer is None:
-        with tokenizer_of(located.path, info.spec.vocab) as tokenizer:
-            own = replace(config.server, tokenizer=str(tokenizer))
-            return _serve(replace(config, server=own), info)
-    return _serve(config, info)
+    with tokenizer_of(
+        tokenizer_source(config),
+        info.spec.vocab,
+        dummy=config.engine.model.dummy,
+        skipped=config.server.skip_tokenizer_init,
+    ) as tokenizer:
+        return _serve(config, info, str(tokenizer))
 
 
-def _serve(config: Config, info: ModelInfo) -> int:
+def _serve(config: Config, info: ModelInfo, tokenizer: str) -> int:
     """Run the server with its engine, which is a process or a thread."""
     runtime = runtime_directory()
     if config.server.engine_process:
@@ -80,14 +82,14 @@ def _serve(config: Config, info: ModelInfo) -> int:
             "socket_dir": None,
             "runtime_dir": runtime,
         }
-        return run(front_door(config, info, process, raise_descriptors()))
+        return run(front_door(config, info, tokenizer, process, raise_descriptors()))
     with tempfile.TemporaryDirectory(prefix=f"penstock-{os.getpid()}-", dir=runtime) as directory:
         engine = threading.Thread(
             target=_engine_thread, args=(directory, config.engine), daemon=True
         )
         engine.start()
         process = {"argv": None, "socket_dir": directory}
-        return run(front_door(config, info, process, raise_descriptors()))
+        return run(front_door(config, info, tokenizer, process, raise_descriptors()))
 
 
 def said_model(parsed: argparse.Namespace) -> str | None:
@@ -123,10 +125,11 @@ def run(configuration: dict[str, object]) -> int:
 
 
 def front_door(
-    config: Config, info: ModelInfo, engine: dict[str, object], connections: int
+    config: Config, info: ModelInfo, tokenizer: str, engine: dict[str, object], connections: int
 ) -> dict[str, object]:
-    """Configuration of the API server (`Config` in crates/server/server/src/config.rs). `engine`:
-    how it starts the engine; `connections`: maximum number of connections.
+    """Configuration of the API server (`Config` in crates/server/server/src/config.rs).
+    `tokenizer`: path of the tokenizer; `engine`: how it starts the engine; `connections`: maximum
+    number of connections.
     """
     server, generation = config.server, chosen_defaults(config.engine, info)
     defaults: dict[str, object] = {
@@ -142,7 +145,7 @@ def front_door(
         "host": server.host,
         "port": server.port,
         "served_model_names": list(server.served_model_names),
-        "model_path": tokenizer_path(config),
+        "model_path": tokenizer,
         "vocab_size": info.spec.vocab,
         "chat_template": server.chat_template,
         "uds": server.uds,
@@ -179,9 +182,9 @@ def front_door(
     }
 
 
-def tokenizer_path(config: Config) -> str:
+def tokenizer_source(config: Config) -> Path:
     named = config.server.tokenizer
-    return str(locate_tokenizer(named).path) if named else config.engine.model.path
+    return locate_tokenizer(named).path if named else Path(config.engine.model.path)
 
 
 def chosen_defaults(config: EngineConfig, info: ModelInfo) -> GenerationDefaults:

@@ -45,7 +45,7 @@ from penstock.config.sources import (
     runtime_directory,
     shared_memory_directory,
 )
-from penstock.config.vllm_flags import ignored_value
+from penstock.config.vllm_flags import foreign_keys, ignored_value
 
 __all__ = [
     "CERTIFICATE_AND_KEY",
@@ -76,6 +76,7 @@ __all__ = [
     "cluster_key",
     "configure_log",
     "default_kubeconfigs",
+    "foreign_keys",
     "gateway_api_key",
     "gather",
     "heartbeat_directory",

@@ -115,6 +115,7 @@ FLAGS: tuple[Flag, ...] = (
         "model whose tokenizer and chat template are used instead of MODEL's own",
         offline=False,
     ),
+    Flag("--skip-tokenizer-init", "model", Switch(), False, "token ids only: no text in, none out"),
     Flag(
         "--revision",
         "model",

@@ -191,6 +191,9 @@ def _server(values: Mapping[str, Any], served_name: str) -> ServerConfig:
         raise PenstockError(CERTIFICATE_AND_KEY)
     if values["uds"] and values["ssl_certfile"]:
         raise PenstockError("--uds does not go with --ssl-certfile: leave one of them out")
+    if values["skip_tokenizer_init"] and (values["tokenizer"] or values["chat_template"]):
+        key = "--tokenizer" if values["tokenizer"] else "--chat-template"
+        raise PenstockError(f"{key} does not go with --skip-tokenizer-init: leave one of them out")
     return ServerConfig(
         host=values["host"],
         port=values["port"],
@@ -218,5 +221,6 @@ def _server(values: Mapping[str, Any], served_name: str) -> ServerConfig:
         tool_call_parser=values["tool_call_parser"],
         reasoning_parser=values["reasoning_parser"],
         tokenizer=values["tokenizer"],
+        skip_tokenizer_init=values["skip_tokenizer_init"],
         revision=values["revision"],
     )

@@ -220,6 +220,8 @@ class ServerConfig:
     reasoning_parser: str = "auto"
     tokenizer: str | None = None
     """Model whose tokenizer is used; None for the model's own."""
+    skip_tokenizer_init: bool = False
+    """Whether prompts and outputs are token ids, without text."""
     revision: str | None = None
     """Branch, tag or commit of the Hugging Face repository."""
 

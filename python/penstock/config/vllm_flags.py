@@ -4,6 +4,7 @@ ignored with a warning that has the reason, or refused if ignoring them would ch
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from penstock.core import InvalidValueError, PenstockError
@@ -61,6 +62,9 @@ _MERGE = (
 _MEMORY = "see --kv-cache-memory-bytes"
 _KERNELS = "kernels are compiled on GPUs, without a choice"
 _ONE_SERVER = "a server has one engine; --replicas starts several behind a gateway"
+_NO_PLUGINS = "the engine runs no code of its callers"
+_POOLING = "vectors are pooled as the checkpoint says"
+_GRAMMARS = "there is one implementation of grammars"
 _NO_CODE = "no code is ever loaded from a model"
 _NOT_LOGGED = "see --access-log; no text of a request is ever logged"
 _HF_HOME = "files of the hub are kept in its cache; set HF_HUB_CACHE"
@@ -84,7 +88,14 @@ FOREIGN: tuple[Foreign, ...] = (
     Foreign("--ignore-patterns", "only files that are read are downloaded"),
     _refused("--hf-overrides", "change config.json, in a copy of the directory"),
     _refused("--rope-scaling", "change config.json, in a copy of the directory"),
-    _refused("--skip-tokenizer-init", "texts are made and read here", takes_value=False),
+    _refused("--rope-theta", "change config.json, in a copy of the directory"),
+    _refused("--hf-config-path", "config.json is that of the model's directory"),
+    _refused("--pooler-config", _POOLING),
+    _refused("--override-pooler-config", _POOLING),
+    Foreign("--structured-outputs-config", _GRAMMARS),
+    Foreign("--guided-decoding-backend", _GRAMMARS),
+    Foreign("--additional-config", "there are no plugins to read it"),
+    _refused("--io-processor-plugin", _NO_PLUGINS),
     _refused("--logits-processors", "the sampler runs no code of its callers"),
     _only("--logprobs-mode", "they are of the unchanged logits", "raw_logprobs"),
     Foreign("--max-logprobs", "up to 20 may be asked for"),
@@ -104,6 +115,9 @@ FOREIGN: tuple[Foreign, ...] = (
     _switch("--enable-sleep-mode", "a server that is stopped gives all memory back"),
     # Computation
     _switch("--enforce-eager", _GRAPHS),
+    Foreign("--attention-config", "see --attention-backend"),
+    Foreign("--max-cudagraph-capture-size", _GRAPHS),
+    Foreign("--profiler-config", "see penstock bench latency"),
     Foreign("--max-seq-len-to-capture", _GRAPHS),
     Foreign("--cuda-graph-sizes", _GRAPHS),
     Foreign("--cudagraph-capture-sizes", _GRAPHS),
@@ -118,6 +132,8 @@ FOREIGN: tuple[Foreign, ...] = (
     Foreign("--max-long-partial-prefills", "see --max-num-batched-tokens"),
     Foreign("--long-prefill-token-threshold", "see --max-num-batched-tokens"),
     Foreign("--num-scheduler-steps", "a step computes one token of each sequence"),
+    Foreign("--preemption-mode", "preempted requests are computed again, or kept by --kv-tier"),
+    _refused("--scheduler-cls", _NO_PLUGINS),
     Foreign("--stream-interval", "each token is sent as it comes"),
     # Ranks
     _only("--data-parallel-size", _ONE_SERVER, "1"),
@@ -125,6 +141,9 @@ FOREIGN: tuple[Foreign, ...] = (
     _only("--api-server-count", _ONE_SERVER, "1"),
     _only("--prefill-context-parallel-size", "see --tensor-parallel-size", "1"),
     _only("--decode-context-parallel-size", "see --tensor-parallel-size", "1"),
+    _refused("--worker-cls", _NO_PLUGINS),
+    _refused("--worker-extension-cls", _NO_PLUGINS),
+    _switch("--enable-eplb", "experts stay on their ranks"),
     _switch("--headless", "nodes other than 0 have no API server anyway"),
     # Adapters and media
     _refused("--enable-lora", _MERGE, takes_value=False),
@@ -132,6 +151,9 @@ FOREIGN: tuple[Foreign, ...] = (
     Foreign("--max-lora-rank", _NO_ADAPTERS),
     Foreign("--max-cpu-loras", _NO_ADAPTERS),
     _refused("--lora-modules", _MERGE),
+    Foreign("--lora-dtype", _NO_ADAPTERS),
+    _switch("--fully-sharded-loras", _NO_ADAPTERS),
+    _switch("--language-model-only", _NO_MEDIA),
     Foreign("--limit-mm-per-prompt", _NO_MEDIA),
     Foreign("--mm-processor-kwargs", _NO_MEDIA),
     Foreign("--mm-processor-cache-gb", _NO_MEDIA),
@@ -162,6 +184,7 @@ FOREIGN: tuple[Foreign, ...] = (
     Foreign("--ssl-ciphers", "the ciphers of TLS 1.3 and the strong ones of 1.2 are on"),
     _refused("--ssl-ca-certs", "certificates of clients are not checked"),
     _only("--ssl-cert-reqs", "certificates of clients are not checked", "0"),
+    _switch("--use-tqdm-on-load", "the stages of the start are logged"),
     _switch("--disable-log-stats", "statistics are at /metrics and not logged"),
     _switch("--enable-prompt-tokens-details", "they are always in the usage"),
     _switch("--enable-server-load-tracking", "the load is at /metrics"),
@@ -176,6 +199,10 @@ FOREIGN: tuple[Foreign, ...] = (
 )
 BY_NAME = {flag.name: flag for flag in FOREIGN}
 _BY_KEY = {flag.key: flag for flag in FOREIGN}
+
+
+def foreign_keys() -> Iterable[str]:
+    return _BY_KEY
 
 
 def ignored_value(key: str, value: object) -> str | None:

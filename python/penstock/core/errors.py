@@ -16,7 +16,7 @@ class InvalidValueError(PenstockError, ValueError):
     """The value of a field or flag is not accepted. `field` is its name as the user spells it."""
 
     def __init__(self, field: str, value: object, expected: str) -> None:
-        super().__init__(f"{field} is {value!r}, expected {expected}")
+        super().__init__(f"{field} is {shortened(repr(value), 200)}, expected {expected}")
         self.field = field
 
 

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 
 from penstock.core import InvalidValueError
 from penstock.core.request import MAX_LOGPROBS
+from penstock.llm.arguments import check_fields, checked_class
 from penstock.llm.outputs import LogprobDict
 
 MOST_BEAMS = MAX_LOGPROBS // 2
 
 
+@checked_class()
 @dataclass(frozen=True, slots=True)
 class BeamSearchParams:
     """Parameters of a beam search. `beam_width` is at most 10, because twice that number of next
@@ -30,6 +32,7 @@ class BeamSearchParams:
     include_stop_str_in_output: bool = False
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not 1 <= self.beam_width <= MOST_BEAMS:
             raise InvalidValueError("beam_width", self.beam_width, f"1..{MOST_BEAMS}")
         if self.max_tokens < 1:

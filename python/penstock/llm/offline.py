@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -16,6 +16,7 @@ from penstock.engine.load_report import on_terminal, start_reported
 from penstock.engine.startup import read_model
 from penstock.engine.tiers import flush
 from penstock.hub import locate, locate_tokenizer, locate_without_weights
+from penstock.llm.arguments import checked
 from penstock.llm.batch import Batch
 from penstock.llm.beam import BeamSearchOutput, BeamSearchParams, search
 from penstock.llm.metrics import Counted, Metric, metrics
@@ -38,12 +39,14 @@ from penstock.llm.prompts import (
     Message,
     Prompt,
     ReadPrompt,
+    is_text,
     listed,
     read_conversation,
     read_prompt,
 )
 from penstock.llm.sampling import SamplingParams
 from penstock.llm.tokenizer import Tokenizer, open_tokenizer
+from penstock.llm.views import CacheView, EngineView, ModelView
 from penstock.model import ModelInfo, sampling_defaults
 from penstock.model.stand_in_tokenizer import tokenizer_of
 
@@ -62,52 +65,23 @@ NOT_HERE = {
 log = logging.getLogger("penstock.llm")
 
 
-@dataclass(frozen=True, slots=True)
-class ModelView:
-    model: str
-    max_model_len: int
-    seed: int | None
-    vocab_size: int
-
-    def get_vocab_size(self) -> int:
-        return self.vocab_size
-
-
-@dataclass(frozen=True, slots=True)
-class CacheView:
-    block_size: int
-    num_gpu_blocks: int
-    """Number of blocks of the KV cache, on any device."""
-    enable_prefix_caching: bool
-
-
-@dataclass(frozen=True, slots=True)
-class EngineView:
-    """Read-only view with the attributes that callers read from vLLM's `llm.llm_engine`."""
-
-    model_config: ModelView
-    cache_config: CacheView
-    tokenizer: Tokenizer
-
-    def get_model_config(self) -> ModelView:
-        return self.model_config
-
-    def get_tokenizer(self) -> Tokenizer:
-        return self.tokenizer
-
-
 class LLM:
     """A model in this process. `options` are the server's flags as keywords, such as
     `max_num_seqs=8`. vLLM options without a counterpart are ignored with a warning that gives the
     reason.
 
     `tokenizer` names a model whose tokenizer and template replace the model's own. `chat_template`
-    is a file with a template, or its text.
+    is a file with a template, or its text. With `skip_tokenizer_init=True` there is no tokenizer:
+    prompts are token ids, and outputs have no text.
+
+    Each method raises ArgumentError or InvalidValueError for an argument that it does not have, or
+    of a wrong type.
     """
 
+    @checked
     def __init__(
         self,
-        model: str,
+        model: str | os.PathLike[str],
         *,
         tokenizer: str | None = None,
         revision: str | None = None,
@@ -115,17 +89,19 @@ class LLM:
         **options: Option,
     ) -> None:
         raw = raw_settings(options)
-        dummy = resolve(raw, "", "").engine.model.dummy
-        located = (locate_without_weights if dummy else locate)(model, revision)
+        first = resolve(raw, "", "")
+        dummy, self.textless = first.engine.model.dummy, first.server.skip_tokenizer_init
+        if self.textless and (tokenizer or chat_template):
+            key = "tokenizer" if tokenizer else "chat_template"
+            raise InvalidValueError(key, tokenizer or chat_template, "None: no tokenizer is used")
+        located = (locate_without_weights if dummy else locate)(os.fspath(model), revision)
         config = _unbounded(resolve(raw, str(located.path), located.served_name).engine)
         self._name = located.served_name
         self._card = located.sampling
         info = read_model(config)
         named = locate_tokenizer(tokenizer) if tokenizer else located
-        with ExitStack() as stack:
-            path = named.path
-            if dummy and not tokenizer:
-                path = stack.enter_context(tokenizer_of(path, info.spec.vocab))
+        vocab = info.spec.vocab
+        with tokenizer_of(named.path, vocab, dummy=dummy, skipped=self.textless) as path:
             self._native = open_tokenizer(str(path), chat_template)
         _check_vocabulary(self._native, info)
         self._started = start_reported(config, _log_stage, on_terminal(), arrivals=False)
@@ -137,6 +113,7 @@ class LLM:
         self._counted = Counted()
         self._closed = False
 
+    @checked
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
@@ -158,11 +135,12 @@ class LLM:
             raise InvalidValueError("lora_request", lora_request, ADAPTERS)
         given = listed(prompts)
         params = self._params(sampling_params, len(given))
-        read = [read_prompt(prompt, self._native) for prompt in given]
+        read = [self._read(prompt) for prompt in given]
         if priority is not None:
             read = self._prioritized(read, priority)
         return self._run(read, params, use_tqdm, on_end)
 
+    @checked
     def chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
@@ -188,6 +166,8 @@ class LLM:
             raise InvalidValueError(
                 "chat_template_content_format", chat_template_content_format, "auto or string"
             )
+        if self.textless:
+            raise PenstockError("chat needs a tokenizer: skip_tokenizer_init is True")
         options = ChatOptions(
             add_generation_prompt, continue_final_message, tools, chat_template_kwargs
         )
@@ -197,6 +177,7 @@ class LLM:
         read = [read_conversation(each, options, tokenizer) for each in conversations]
         return self._run(read, self._params(sampling_params, len(read)), use_tqdm, None)
 
+    @checked
     def beam_search(
         self,
         prompts: Sequence[Prompt],
@@ -211,6 +192,8 @@ class LLM:
         """
         if lora_request is not None:
             raise InvalidValueError("lora_request", lora_request, ADAPTERS)
+        if concurrency_limit is not None and concurrency_limit < 1:
+            raise InvalidValueError("concurrency_limit", concurrency_limit, "at least 1")
         eos = self._started.scheduler.limits.eos_token_ids
 
         def best(every: Sequence[list[int]], alternatives: int) -> list[LogprobDict]:
@@ -219,7 +202,7 @@ class LLM:
             answers = self._run(read, [wanted] * len(read), False, None)
             return [(answer.outputs[0].logprobs or [{}])[0] for answer in answers]
 
-        read = [read_prompt(prompt, self._native).ids for prompt in listed(prompts)]
+        read = [self._read(prompt).ids for prompt in listed(prompts)]
         size = concurrency_limit or len(read) or 1
         found: list[BeamSearchOutput] = []
         for at in range(0, len(read), size):
@@ -229,6 +212,7 @@ class LLM:
                 beam.text = self._native.output_text(beam.tokens, True)
         return found
 
+    @checked
     def encode(
         self,
         prompts: Prompt | Sequence[Prompt],
@@ -246,6 +230,7 @@ class LLM:
         found = self._pool(listed(prompts), params, use_tqdm)
         return [each.raw() for each in found]
 
+    @checked
     def embed(
         self,
         prompts: Prompt | Sequence[Prompt],
@@ -264,6 +249,7 @@ class LLM:
         unit = pooler.output == PoolerOutput.UNIT_EMBEDDING
         return [each.embedding(params, unit) for each in found]
 
+    @checked
     def classify(
         self,
         prompts: Prompt | Sequence[Prompt],
@@ -279,6 +265,7 @@ class LLM:
         found = self._pool(listed(prompts), params, use_tqdm)
         return [each.probabilities(params) for each in found]
 
+    @checked
     def score(
         self,
         data_1: str | Sequence[str],
@@ -337,7 +324,7 @@ class LLM:
         self, prompts: Sequence[Prompt], params: PoolingParams, use_tqdm: bool | Tqdm
     ) -> list[Pooled]:
         self._check_open()
-        read = [read_prompt(prompt, self._native) for prompt in prompts]
+        read = [self._read(prompt) for prompt in prompts]
         batch = PooledBatch(self._started, self._in_flight, self._native, self._ids)
         results = [Pooled(str(next(self._request_ids)), each.ids) for each in read]
         shown = open_progress(use_tqdm, len(read))
@@ -354,6 +341,8 @@ class LLM:
         return results
 
     def get_tokenizer(self) -> Tokenizer:
+        if self.textless:
+            raise PenstockError("there is no tokenizer: skip_tokenizer_init is True")
         return Tokenizer(self._native, self._started.info.tokens)
 
     def get_default_sampling_params(self) -> SamplingParams:
@@ -382,7 +371,7 @@ class LLM:
             CacheView(
                 config.cache.block_size, self._started.kv.num_blocks, config.cache.prefix_caching
             ),
-            self.get_tokenizer(),
+            None if self.textless else self.get_tokenizer(),
         )
 
     def reset_prefix_cache(self) -> bool:
@@ -406,6 +395,11 @@ class LLM:
         why = f": {NOT_HERE[name]}" if name in NOT_HERE else ""
         raise AttributeError(f"penstock.LLM has no {name!r}{why}")
 
+    def _read(self, prompt: Prompt) -> ReadPrompt:
+        if self.textless and is_text(prompt):
+            raise InvalidValueError("prompts", prompt, "token ids, with skip_tokenizer_init")
+        return read_prompt(prompt, self._native)
+
     def _params(
         self, given: SamplingParams | Sequence[SamplingParams] | None, prompts: int
     ) -> Sequence[SamplingParams]:
@@ -416,6 +410,9 @@ class LLM:
             raise InvalidValueError(
                 "sampling_params", len(params), f"one for each of {prompts} prompts"
             )
+        for name in ("stop", "bad_words", "structured_outputs") if self.textless else ():
+            if wrong := next((value for each in params if (value := getattr(each, name))), None):
+                raise InvalidValueError(name, wrong, "None, with skip_tokenizer_init")
         return params
 
     def _run(

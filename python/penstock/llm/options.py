@@ -6,43 +6,55 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from penstock.config import FLAGS, Raw, ignored_value
-from penstock.core import PenstockError
+from penstock.config import FLAGS, Flag, Raw, foreign_keys, ignored_value
+from penstock.core import InvalidValueError
+from penstock.core.errors import did_you_mean
+from penstock.llm.arguments import ArgumentError
 
 Option = Any
 """Value of a keyword: a text, number or bool; a list for a flag that can be repeated."""
+OWN = ("model", "tokenizer", "revision", "chat_template")
+"""Arguments of `LLM` that are no settings of the engine."""
 log = logging.getLogger("penstock.llm")
 
 
 def raw_settings(options: Mapping[str, Option]) -> dict[str, Raw]:
     """Settings by key. A vLLM option without a counterpart is ignored with a warning, like its
-    flag. The value None means not set. Raises PenstockError for an unknown option.
+    flag. The value None means not set. Raises ArgumentError for an unknown option, and
+    InvalidValueError for a list where one value is expected.
     """
-    known = {flag.key for flag in FLAGS if flag.offline}
+    known = {flag.key: flag for flag in FLAGS if flag.offline}
     found = {}
     for name, value in options.items():
         if value is None:
             continue
         if name in known:
-            found[name] = Raw(name, _texts(value))
+            found[name] = Raw(name, _texts(known[name], value))
         elif warning := ignored_value(name, value):
             log.warning("%s", warning)
         elif warning is None:
-            close = get_close_matches(name, sorted(known), n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            raise PenstockError(
-                f"LLM has no option {name}{hint}; there is {', '.join(sorted(known))}"
-            )
+            raise ArgumentError(f"LLM has no argument {name}{_hint(name, known)}")
     return found
 
 
-def _texts(value: Option) -> tuple[str, ...]:
+def _hint(name: str, known: Iterable[str]) -> str:
+    if any(name == flag.key for flag in FLAGS):
+        return ": it is a setting of the server, penstock serve"
+    close = did_you_mean(name, [*known, *OWN, *foreign_keys()])
+    return close or f"; there is {', '.join(sorted([*known, *OWN]))}"
+
+
+def _texts(flag: Flag, value: Option) -> tuple[str, ...]:
     if isinstance(value, Mapping):
-        return (json.dumps(value),)
-    if isinstance(value, Sequence) and not isinstance(value, str):
+        try:
+            return (json.dumps(value),)
+        except (TypeError, ValueError) as error:
+            raise InvalidValueError(flag.key, value, f"JSON: {error}") from error
+    if isinstance(value, Collection) and not isinstance(value, str | bytes):
+        if not flag.repeatable:
+            raise InvalidValueError(flag.key, value, flag.kind.expected())
         return tuple(map(str, value))
     return (str(value),)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from penstock import core
 from penstock.core import FinishReason, InvalidValueError, PenstockError, PoolerOutput, StepOutput
 from penstock.engine import InFlight, Started
+from penstock.llm.arguments import check_fields, checked_class
 from penstock.llm.driving import drive
 from penstock.llm.prompts import ReadPrompt
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from penstock._native import Tokenizer
 
 
+@checked_class()
 @dataclass(slots=True)
 class PoolingParams:
     """Post-processing of vectors: the first `dimensions` numbers, scaled to unit length if
@@ -34,10 +36,14 @@ class PoolingParams:
     task: str | None = None
     """Ignored: the method that is called determines the task."""
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     def check(self, size: int) -> None:
         """Check the values for vectors of `size` numbers. Raises InvalidValueError, which names a
-        value out of range.
+        value of a wrong type or out of range.
         """
+        check_fields(self)
         if self.dimensions is not None and not 1 <= self.dimensions <= size:
             raise InvalidValueError("dimensions", self.dimensions, f"1..{size}")
         keep = self.truncate_prompt_tokens

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from penstock.core import InvalidValueError, PenstockError
+from penstock.llm.arguments import check_types
 
 if TYPE_CHECKING:
     from penstock._native import Tokenizer
@@ -29,7 +31,11 @@ class TokensPrompt(TypedDict, total=False):
 
 
 Prompt = str | Sequence[int] | TextPrompt | TokensPrompt
-FIELDS = ("prompt", "prompt_token_ids", "cache_salt")
+MEMBERS = {
+    "prompt": str | None,
+    "prompt_token_ids": Sequence[int] | None,
+    "cache_salt": str | None,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,24 +55,48 @@ def listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     return list(cast(Sequence[Prompt], prompts))
 
 
+def is_text(prompt: Prompt) -> bool:
+    """Whether a tokenizer is needed to read the prompt."""
+    ids_given = isinstance(prompt, Mapping) and prompt.get("prompt_token_ids") is not None
+    return isinstance(prompt, str | Mapping) and not ids_given
+
+
 def read_prompt(prompt: Prompt, tokenizer: Tokenizer) -> ReadPrompt:
     """Tokenize a prompt of any form. Raises InvalidValueError, which names a missing or unknown
     member of a mapping.
     """
     if isinstance(prompt, str):
-        return ReadPrompt(prompt, tokenizer.encode(prompt, True))
+        return ReadPrompt(prompt, encoded(prompt, tokenizer, True))
     if not isinstance(prompt, Mapping):
-        return ReadPrompt(None, list(prompt))
+        return ReadPrompt(None, _token_ids("prompts", prompt))
     for name, value in prompt.items():
-        if name not in FIELDS and value is not None:
-            raise InvalidValueError(f"prompt[{name!r}]", value, f"only {', '.join(FIELDS)}")
+        if name not in MEMBERS and value is not None:
+            raise InvalidValueError(f"prompt[{name!r}]", value, f"only {', '.join(MEMBERS)}")
+    check_types(prompt, MEMBERS)
     text, salt = prompt.get("prompt"), str(prompt.get("cache_salt") or "").encode()
     ids = cast("Sequence[int] | None", prompt.get("prompt_token_ids"))
     if ids is not None:
-        return ReadPrompt(text, list(ids), salt)
+        return ReadPrompt(text, _token_ids("prompt_token_ids", ids), salt)
     if not isinstance(text, str):
         raise InvalidValueError("prompt", dict(prompt), "a text `prompt` or `prompt_token_ids`")
-    return ReadPrompt(text, tokenizer.encode(text, True), salt)
+    return ReadPrompt(text, encoded(text, tokenizer, True), salt)
+
+
+def _token_ids(name: str, ids: Sequence[int]) -> list[int]:
+    """The ids as a list. The scheduler rejects those outside the vocabulary; here, those that are
+    no 32-bit numbers.
+    """
+    try:
+        return array("i", ids).tolist()
+    except OverflowError as error:
+        raise InvalidValueError(name, max(ids, key=abs), "token ids") from error
+
+
+def encoded(text: str, tokenizer: Tokenizer, add_special_tokens: bool) -> list[int]:
+    try:
+        return tokenizer.encode(text, add_special_tokens)
+    except ValueError as error:
+        raise PenstockError(str(error)) from error
 
 
 def truncated(ids: list[int], keep: int | None, max_model_len: int) -> list[int]:
@@ -100,12 +130,19 @@ def read_conversation(
     """
     try:
         text = tokenizer.render_chat(
-            json.dumps(list(messages)),
+            _json("messages", list(messages)),
             options.add_generation_prompt,
-            json.dumps(options.tools and list(options.tools)),
-            json.dumps(dict(options.kwargs or {})),
+            _json("tools", options.tools and list(options.tools)),
+            _json("chat_template_kwargs", dict(options.kwargs or {})),
             options.continue_final_message,
         )
     except ValueError as error:
         raise PenstockError(str(error)) from error
-    return ReadPrompt(text, tokenizer.encode(text, False))
+    return ReadPrompt(text, encoded(text, tokenizer, False))
+
+
+def _json(name: str, value: object) -> str:
+    try:
+        return json.dumps(value)
+    except (TypeError, ValueError) as error:
+        raise PenstockError(f"{name}: {error}") from error

@@ -10,9 +10,28 @@ from penstock import core
 from penstock.core import InvalidValueError, PenstockError
 from penstock.core.errors import CodecError
 from penstock.core.request import MAX_LOGPROBS, check_range
+from penstock.llm.arguments import check_fields, checked_class
 from penstock.llm.structured import StructuredOutputsParams
 
+MAX_ID = 2**31 - 1
+_BEAMS = "LLM.beam_search with BeamSearchParams searches for the likeliest texts"
+_GRAMMAR = "use structured_outputs"
+REPLACED = {
+    **dict.fromkeys(("max_new_tokens", "max_completion_tokens", "max_length"), "use max_tokens"),
+    **dict.fromkeys(("use_beam_search", "num_beams", "length_penalty", "early_stopping"), _BEAMS),
+    **dict.fromkeys(("guided_json", "guided_regex", "guided_choice", "guided_grammar"), _GRAMMAR),
+    "best_of": "ask for n outputs with logprobs, and choose by cumulative_logprob",
+    "num_return_sequences": "use n",
+    "do_sample": "temperature=0 is greedy, any other samples",
+    "logits_processors": "the sampler runs no code of its callers",
+    "extra_args": "there are no plugins to read them",
+    "output_kind": "results are complete requests; the server streams",
+    "flat_logprobs": "log-probabilities are dictionaries",
+}
+"""Arguments of vLLM, the OpenAI API and transformers that are not implemented, with a remedy."""
 
+
+@checked_class(REPLACED)
 @dataclass(slots=True)
 class SamplingParams:
     """How to continue prompts. `temperature=0` is greedy. Without a `seed`, each request gets a
@@ -60,9 +79,10 @@ class SamplingParams:
         self.check()
 
     def check(self) -> None:
-        """Check the values. Raises InvalidValueError or PenstockError, which names a value out of
-        range.
+        """Check the values. Raises InvalidValueError or PenstockError, which names a value of a
+        wrong type or out of range.
         """
+        check_fields(self)
         if self.n < 1:
             raise InvalidValueError("n", self.n, "at least 1")
         if "" in self.stops:
@@ -71,7 +91,7 @@ class SamplingParams:
             raise InvalidValueError("detokenize", False, "True where there are stop texts")
         if not self.spaces_between_special_tokens:
             raise InvalidValueError("spaces_between_special_tokens", False, "True")
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+        if not 0 <= self.temperature < math.inf:
             raise InvalidValueError(
                 "temperature", self.temperature, "a finite number of at least 0"
             )
@@ -84,12 +104,20 @@ class SamplingParams:
                 "truncate_prompt_tokens", self.truncate_prompt_tokens, "-1 or at least 1"
             )
         check_range("seed", self.seed or 0, 0, 2**64 - 1)
+        check_range("top_k", self.top_k, -1, MAX_ID)
         check_range("logprobs", self.logprobs or 0, 0, MAX_LOGPROBS)
+        check_range("prompt_logprobs", self.prompt_logprobs or 0, 0, MAX_LOGPROBS)
+        self._check_token_ids()
+        self._check_structure()
+        self.generation(room=MAX_ID)
+        self.encoded()
+
+    def _check_token_ids(self) -> None:
+        for name in ("logit_bias", "allowed_token_ids", "stop_token_ids"):
+            for token in getattr(self, name) or ():
+                check_range(f"token id of {name}", token, 0, MAX_ID)
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
             raise InvalidValueError("allowed_token_ids", [], "at least one token id")
-        self._check_structure()
-        self.generation(room=2**31 - 1)
-        self.encoded()
 
     def _check_structure(self) -> None:
         if self.structured_outputs and self.guided_decoding:
@@ -141,5 +169,5 @@ class SamplingParams:
                 allowed=list(self.allowed_token_ids or ()),
                 **of_the_request,
             )
-        except CodecError as error:
+        except (CodecError, OverflowError) as error:
             raise PenstockError(f"sampling parameters: {error}") from error

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.core import InvalidValueError
+from penstock.llm.arguments import check_fields, checked_class
 
 FIELDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 ANY_OBJECT = '{"type":"object"}'
 
 
+@checked_class()
 @dataclass(slots=True)
 class StructuredOutputsParams:
     """A grammar for outputs. Exactly one of the first six fields must be set; the whole output must
@@ -41,6 +43,7 @@ class StructuredOutputsParams:
         """Kind and text of the grammar, for the native `Tokenizer.grammar`. Raises
         InvalidValueError, which names the field at fault.
         """
+        check_fields(self)
         for name in ("disable_any_whitespace", "disable_additional_properties"):
             if getattr(self, name):
                 raise InvalidValueError(name, True, "False: the schema decides")
@@ -55,17 +58,13 @@ class StructuredOutputsParams:
     def _text(self, name: str) -> str:
         value = getattr(self, name)
         if name == "choice":
-            if isinstance(value, str) or not all(isinstance(each, str) for each in value):
-                raise InvalidValueError("choice", value, "a list of texts")
             return texts.dumps(list(value))
-        if name in ("json", "structural_tag") and isinstance(value, Mapping):
+        if isinstance(value, Mapping):
             try:
                 return texts.dumps(dict(value))
             except (TypeError, ValueError) as error:
                 raise InvalidValueError(name, value, f"JSON: {error}") from error
-        if not isinstance(value, str):
-            raise InvalidValueError(name, value, "a text")
-        return value
+        return str(value)
 
 
 GuidedDecodingParams = StructuredOutputsParams

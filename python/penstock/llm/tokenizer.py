@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.core import PenstockError
-from penstock.llm.prompts import ChatOptions, Message, read_conversation
+from penstock.core import InvalidValueError, PenstockError
+from penstock.llm.arguments import checked
+from penstock.llm.prompts import ChatOptions, Message, encoded, read_conversation
 from penstock.model import TokenFacts
 
 if TYPE_CHECKING:
@@ -26,17 +27,24 @@ class Tokenizer:
     def __len__(self) -> int:
         return self.vocab_size
 
+    @checked
     def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
         ids = self.encode(text, add_special_tokens)
         return {"input_ids": ids, "attention_mask": [1] * len(ids)}
 
+    @checked
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        return self._native.encode(text, add_special_tokens)
+        return encoded(text, self._native, add_special_tokens)
 
+    @checked
     def decode(self, token_ids: int | Sequence[int], skip_special_tokens: bool = False) -> str:
         ids = [token_ids] if isinstance(token_ids, int) else list(token_ids)
-        return self._native.decode(ids, skip_special_tokens)
+        try:
+            return self._native.decode(ids, skip_special_tokens)
+        except OverflowError as error:
+            raise InvalidValueError("token_ids", token_ids, "token ids") from error
 
+    @checked
     def apply_chat_template(
         self,
         conversation: Sequence[Message],

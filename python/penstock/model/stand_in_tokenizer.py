@@ -1,8 +1,11 @@
-"""A generated tokenizer for dummy models without a tokenizer.
+"""Generated tokenizers, for models that have none or whose own is not used.
 
-Ids below 256 are the bytes of UTF-8. Every other id is a separate word (a space and three or four
-letters, " aaa" first). Each generated token is therefore visible text, and a prompt of such words
-has one token per word. Any other text is encoded byte by byte.
+For a dummy model, ids below 256 are the bytes of UTF-8. Every other id is a separate word (a space
+and three or four letters, " aaa" first). Each generated token is therefore visible text, and a
+prompt of such words has one token per word. Any other text is encoded byte by byte.
+
+With --skip-tokenizer-init, there is no text: outputs decode to an empty text, a prompt of text is
+an error, there is no chat template, and the name of token 17 is `token_id:17`.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from pathlib import Path
 from string import ascii_lowercase
 
 from penstock.core import PenstockError
+from penstock.model.errors import ModelError
 
 FILES = ("tokenizer.json", "tiktoken.model")
 BYTES = 256
@@ -25,23 +29,52 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant:{% endif %}"
 )
-
-
-def has_tokenizer(model: Path) -> bool:
-    return any((model / file).is_file() for file in FILES)
+SENTENCEPIECE = "tokenizer.model"
 
 
 @contextmanager
-def tokenizer_of(model: Path, vocab: int) -> Iterator[Path]:
-    """The directory itself if it has a tokenizer. Otherwise, inside the block, a temporary
-    directory with a generated one.
+def tokenizer_of(
+    model: Path, vocab: int, *, dummy: bool = False, skipped: bool = False
+) -> Iterator[Path]:
+    """Path of a model's tokenizer: the GGUF file or directory itself, or, inside the block, a
+    temporary directory with a generated one. `skipped`: whether to have no text at all. Raises
+    ModelError for a directory without a tokenizer, unless the model is a dummy.
     """
-    if has_tokenizer(model):
+    own = model.is_file() or any((model / file).is_file() for file in FILES)
+    if own and not skipped:
         yield model
         return
+    if not skipped and not dummy:
+        raise _no_tokenizer(model)
     with tempfile.TemporaryDirectory(prefix="penstock-tokenizer-") as directory:
-        write_stand_in(Path(directory), vocab)
+        write = write_textless if skipped else write_stand_in
+        write(Path(directory), vocab)
         yield Path(directory)
+
+
+def _no_tokenizer(model: Path) -> ModelError:
+    found = (
+        f" ({SENTENCEPIECE} is not read: convert it with AutoTokenizer of transformers)"
+        if (model / SENTENCEPIECE).is_file()
+        else ""
+    )
+    return ModelError(
+        model,
+        f"the directory has no tokenizer: neither {' nor '.join(FILES)}{found}. Name another "
+        "model's with --tokenizer, or take token ids in place of text with --skip-tokenizer-init "
+        "(of LLM: tokenizer=NAME, skip_tokenizer_init=True)",
+    )
+
+
+def write_textless(directory: Path, vocab: int) -> None:
+    """Write a tokenizer of `vocab` tokens that encodes no text, because the inserted space makes
+    every text an unknown word, and decodes all tokens to an empty text.
+    """
+    model = {"type": "WordLevel", "vocab": {f"token_id:{i}": i for i in range(vocab)}}
+    content = {"version": "1.0", "added_tokens": [], "model": model | {"unk_token": ""}}
+    content["normalizer"] = {"type": "Prepend", "prepend": " "}
+    content["decoder"] = {"type": "Replace", "pattern": {"Regex": "(?s).+"}, "content": ""}
+    (directory / FILES[0]).write_text(json.dumps(content))
 
 
 def write_stand_in(directory: Path, vocab: int) -> None:

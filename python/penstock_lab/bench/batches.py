@@ -150,11 +150,11 @@ class InProcess:
         self._progress = shown
         options: Mapping[str, Any] = settings
         self._llm: LLM = LLM(parsed.model, **options)
-        self._dummy = options.get("load_format") == "dummy"
+        self._ids_only = options.get("load_format") == "dummy" or self._llm.textless
         """Prompts for random weights are token ids, because a dummy model need not have a
         tokenizer.
         """
-        self._vocabulary = len(self._llm.get_tokenizer())
+        self._vocabulary = self._llm.llm_engine.get_model_config().get_vocab_size()
         # The checkpoint's defaults, overridden by flags. `ignore_eos` makes output lengths exact.
         given = {name: getattr(parsed, name) for name in KNOWN if getattr(parsed, name) is not None}
         self._sampling = replace(self._llm.get_default_sampling_params(), ignore_eos=True, **given)
@@ -162,7 +162,7 @@ class InProcess:
     def maker(self) -> PromptMaker:
         parsed = self._parsed
         served = Served(parsed.model)
-        if self._dummy and parsed.tokenizer is None:
+        if self._ids_only and parsed.tokenizer is None:
             return prompts.make(served, None, True, parsed.vocab_size or self._vocabulary)
         tokenizer = parsed.tokenizer or parsed.model
         return prompts.make(served, tokenizer, parsed.prompt_ids, parsed.vocab_size)
