@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -109,15 +110,95 @@ def test_what_is_not_supported_is_sized_and_said(
 ) -> None:
     config = {**QWEN3_30B, "architectures": ["NovelForCausalLM"]}
     (directory / "config.json").write_text(json.dumps(config))
-    text = shown(capsys, str(directory))
+    text, _ = refused(capsys, str(directory))
     assert "parameters: 30.53 billion" in text
     assert text.endswith("unsupported: no backend runs NovelForCausalLM yet\n")
     assert "rope" not in text
-    found = report(capsys, str(directory))
+    found = json.loads(refused(capsys, str(directory), "--json")[0])
     assert (found["supported"], found["unsupported"]) == (
         False,
         "no backend runs NovelForCausalLM yet",
     )
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]:
+    assert main(["model", "show", *arguments]) == 1
+    written = capsys.readouterr()
+    return written.out, written.err
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    shutil.copytree(TINY / "llama3", tmp_path / "tiny")
+    return tmp_path / "tiny"
+
+
+def change(directory: Path, **keys: object) -> None:
+    file = directory / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **keys}))
+
+
+def test_a_quantization_that_is_refused(capsys: pytest.CaptureFixture[str], tiny: Path) -> None:
+    change(tiny, quantization_config={"quant_method": "gptq", "bits": 4})
+    text, _ = refused(capsys, str(tiny))
+    held = numbers(tiny)
+    assert f"\ntensors of F32: 20, {held:,} numbers, {4 * held / 1024:.2f} KiB\n" in text
+    assert "unsupported: no backend runs it yet: " in text
+    assert "quantization_config = {'quant_method': 'gptq', 'bits': 4} is not supported" in text
+
+
+@pytest.mark.parametrize(
+    ("keys", "fault"),
+    [
+        ({"architectures": ["NovelForCausalLM"], "hidden_size": None}, "hidden_size is missing"),
+        ({"quantization_config": {"quant_method": "novel"}}, "quantization_config: novel: the"),
+    ],
+)
+def test_what_can_be_read_of_a_model_without_sizes(
+    capsys: pytest.CaptureFixture[str], tiny: Path, keys: dict[str, object], fault: str
+) -> None:
+    change(tiny, **keys)
+    text, error = refused(capsys, str(tiny))
+    assert fault in error
+    assert '\n  model_type: "llama"\n' in text
+    assert text.endswith(f"\ntensors of F32: 20, {numbers(tiny):,} numbers, 96.62 KiB\n")
+    found = json.loads(refused(capsys, str(tiny), "--json")[0])
+    assert (found["supported"], found["fields"]["vocab_size"]) == (False, 256)
+    size = 4 * numbers(tiny)
+    assert found["tensors"] == {"F32": {"tensors": 20, "numbers": numbers(tiny), "bytes": size}}
+    (tiny / "config.json").write_text("{")
+    assert refused(capsys, str(tiny))[0].startswith("tensors of F32: 20,")
+    (tiny / "model.safetensors").write_bytes(b"\xff" * 9)
+    text, error = refused(capsys, str(tiny))
+    assert (text, "not valid JSON" in error) == ("", True)
+
+
+def test_a_gguf_file_of_a_family_that_is_not_known(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "novel.gguf"
+    file.write_bytes((TINY / "qwen3.gguf").read_bytes().replace(b"qwen3", b"novel"))
+    text, error = refused(capsys, str(file))
+    assert '  general.architecture: "novel"\n  novel.attention.head_count: 4\n' in text
+    # Per layer, 7 matrices of F16 and 4 norms of F32; besides them, embedding, head and a norm.
+    assert "\ntensors of F16: 16, " in text
+    assert "\ntensors of F32: 9, " in text
+    assert "general.architecture = 'novel' is not supported" in error
+
+
+def test_keys_that_are_not_read_are_named(capsys: pytest.CaptureFixture[str], tiny: Path) -> None:
+    rope = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    rope |= {"original_max_position_embeddings": 64, "rope_theta": 10000.0}
+    unread = ["novel_key", "red\x1b[31m", "rope_parameters.novel"]
+    change(tiny, novel_key=3, **{"red\x1b[31m": 1}, rope_parameters={**rope, "novel": 1})
+    found = report(capsys, str(tiny))["unread_keys"]
+    assert sorted(set(found) & set(unread)) == unread
+    read = {"hidden_size", "rope_parameters", "rope_parameters.factor", "eos_token_id", "head_dim"}
+    assert not read & set(found)
+    last = shown(capsys, str(tiny)).splitlines()[-1]
+    assert last.startswith("not read from config.json: ")
+    assert '"red\\u001b[31m"' in last
+    assert "\x1b" not in last
 
 
 @pytest.mark.parametrize("name", READ)

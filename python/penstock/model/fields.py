@@ -9,7 +9,8 @@ from penstock.model.errors import ModelError, unsupported
 class Fields:
     """Values of one metadata file, looked up as `prefix + key`. A value that is missing without a
     default, or has a wrong type or range, raises ModelError. JSON null counts as missing, as in
-    transformers. `served` is the maximum length that the user requests, or None.
+    transformers. `served` is the maximum length that the user requests, or None. `read` collects
+    the full names of all keys that are looked up, also in nested objects.
     """
 
     def __init__(
@@ -19,8 +20,10 @@ class Fields:
         prefix: str = "",
         *,
         served: int | None = None,
+        read: set[str] | None = None,
     ) -> None:
         self.file = file
+        self.read = set() if read is None else read
         self.served = served
         self._values = values
         self._prefix = prefix
@@ -33,18 +36,22 @@ class Fields:
         if not isinstance(value, dict):
             raise self.refuse(key, "an object")
         nested = {f"{self._prefix}{key}.{inner}": item for inner, item in value.items()}
-        return Fields(self.file, nested, f"{self._prefix}{key}.", served=self.served)
+        return Fields(
+            self.file, nested, f"{self._prefix}{key}.", served=self.served, read=self.read
+        )
 
     def changed(self, values: Mapping[str, object]) -> "Fields":
         """A copy with changed values; the value None removes a key."""
         own = {self._prefix + key: value for key, value in values.items()}
-        return Fields(self.file, {**self._values, **own}, self._prefix, served=self.served)
+        values = {**self._values, **own}
+        return Fields(self.file, values, self._prefix, served=self.served, read=self.read)
 
     def items(self) -> Iterator[tuple[str, object]]:
         """Keys without the prefix, and values."""
         size = len(self._prefix)
         for key, value in self._values.items():
             if key.startswith(self._prefix):
+                self.read.add(key)
                 yield key[size:], value
 
     def holds_objects(self) -> bool:
@@ -52,7 +59,21 @@ class Fields:
         return any(isinstance(value, dict) for value in self._values.values())
 
     def get(self, key: str) -> object:
+        self.read.add(self._prefix + key)
         return self._values.get(self._prefix + key)
+
+    def unread(self) -> list[str]:
+        """Keys that have not been looked up, in the order of the file; of an object of which only
+        some keys have been, these are `outer.inner`.
+        """
+        found = []
+        for key, value in self._values.items():
+            inner = [f"{key}.{name}" for name in value] if isinstance(value, dict) else []
+            if key not in self.read:
+                found.append(key)
+            elif any(name in self.read for name in inner):
+                found += [name for name in inner if name not in self.read]
+        return found
 
     def refuse(self, key: str, supported: str) -> ModelError:
         return unsupported(self.file, self._prefix + key, self.get(key), supported)

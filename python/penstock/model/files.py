@@ -73,11 +73,12 @@ def tensor_names(directory: Path) -> set[str]:
     index, whole = (directory / f"model.safetensors{end}" for end in (".index.json", ""))
     if index.is_file():
         return set(weight_map(index))
-    names = _safetensors_header(whole) if whole.exists() else None
+    names = safetensors_header(whole) if whole.exists() else None
     return set(names) - {"__metadata__"} if isinstance(names, dict) else set()
 
 
-def _safetensors_header(file: Path) -> object:
+def safetensors_header(file: Path) -> object:
+    """The JSON header of a safetensors file. Raises ModelError."""
     try:
         with file.open("rb") as opened:
             size = int.from_bytes(opened.read(8), "little")

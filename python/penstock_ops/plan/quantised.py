@@ -32,7 +32,7 @@ _ALGORITHMS = {
 }
 """Names of ModelOpt's algorithms, with the type of the weights for each."""
 _MIXED = "MIXED_PRECISION"
-REMEDY = "name what most weights are with --weights"
+REMEDY = "name what most weights are with --weights of penstock plan"
 
 
 @dataclass(slots=True)

@@ -10,11 +10,11 @@ import argparse
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from penstock.core import KvSpec
+from penstock.core import KvSpec, PenstockError
 from penstock.model.sharding import Grid, plan_grid
 from penstock.model.sizing import active_parameters, kv_spec, matrices, parameters, state_bytes
 from penstock.model.spec import (
@@ -24,6 +24,15 @@ from penstock.model.spec import (
     Layer,
     Mixer,
     Mlp,
+)
+from penstock_ops.plan.contents import (
+    Tensors,
+    count,
+    printable,
+    read_contents,
+    show_contents,
+    size,
+    tensor_lines,
 )
 from penstock_ops.plan.subject import Subject, read_subject
 
@@ -39,7 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show = acts.add_parser("show", help="layers, sizes, KV, what each rank would hold")
     show.description = (
         "Show a model's layers, parameters, bytes of weights and KV, and what each rank would "
-        "hold. Nothing but config.json is needed, or the header of a GGUF file."
+        "hold. Nothing but config.json is needed, or the header of a GGUF file. Of a model that "
+        "cannot be served, show what can be read and the reason; the exit status is 1."
     )
     show.add_argument("model", metavar="MODEL", help="as for serve, or a config.json")
     show.add_argument(
@@ -72,7 +82,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _show(parsed: argparse.Namespace) -> int:
-    subject = read_subject(parsed.model)
+    try:
+        subject = read_subject(parsed.model)
+    except PenstockError as error:
+        show_contents(parsed.model, error, as_json=parsed.json)
+        raise
     tp, pp = parsed.tensor_parallel_size, parsed.pipeline_parallel_size
     grid = plan_grid(subject.spec, tp, pp, by_experts=parsed.enable_expert_parallel)
     report = Report.of(subject, grid, KV_BYTES[parsed.kv_cache_dtype])
@@ -80,7 +94,7 @@ def _show(parsed: argparse.Namespace) -> int:
         print(json.dumps(report.data(), indent=2))
     else:
         print("\n".join(report.lines()))
-    return 0
+    return 1 if subject.refused else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +120,15 @@ class Report:
     subject: Subject
     whole: Share
     ranks: tuple[Share, ...]
+    stored: Mapping[str, Tensors]
+    """Tensors of the checkpoint by number type; empty for a model that is not refused."""
 
     @classmethod
     def of(cls, subject: Subject, grid: Grid, number_bytes: int) -> Report:
         alone = _share(subject, plan_grid(subject.spec, 1, 1), 0, number_bytes)
         ranks = (_share(subject, grid, rank, number_bytes) for rank in range(grid.size))
-        return cls(subject, alone, tuple(ranks) if grid.size > 1 else ())
+        stored = read_contents(subject.path).tensors if subject.refused and subject.path else {}
+        return cls(subject, alone, tuple(ranks) if grid.size > 1 else (), stored)
 
     def data(self) -> dict[str, Any]:
         subject, spec = self.subject, self.subject.spec
@@ -121,6 +138,8 @@ class Report:
             "supported": not subject.refused,
             "unsupported": subject.refused or None,
             "notes": list(subject.notes),
+            "unread_keys": list(subject.unread),
+            "tensors": {kind: asdict(held) for kind, held in self.stored.items()},
             "parameters": parameters(spec),
             "active_parameters": active_parameters(spec),
             "weights_type": subject.weights.name,
@@ -135,7 +154,7 @@ class Report:
     def lines(self) -> Iterator[str]:
         subject, spec = self.subject, self.subject.spec
         known = not subject.refused
-        family = spec.family if known else "of no family that is known here"
+        family = spec.family if known else "cannot be served here"
         yield f"{subject.name}: {family}; {len(spec.layers)} layers, hidden {spec.hidden:,}"
         tied = ", which is the output head too" if spec.tied_embeddings else ""
         yield f"  {spec.vocab:,} tokens in the embedding{tied}; {spec.max_position:,} positions"
@@ -154,7 +173,10 @@ class Report:
             yield from _kv_lines(share, indent="  ")
         yield from (f"note: {note}" for note in subject.notes)
         if subject.refused:
+            yield from tensor_lines(self.stored)
             yield f"unsupported: {subject.refused}"
+        elif subject.unread:
+            yield f"not read from config.json: {', '.join(map(printable, subject.unread))}"
 
 
 def _share(subject: Subject, grid: Grid, rank: int, number_bytes: int) -> Share:
@@ -266,19 +288,3 @@ def feed_forward(form: FeedForward, known: bool = True) -> str:
     if form.shared:
         words += f", and a shared one of {form.shared.intermediate:,}"
     return words
-
-
-def count(numbers: int) -> str:
-    """A number as text, such as 1.50 billion."""
-    for unit, name in ((10**9, "billion"), (10**6, "million")):
-        if numbers >= unit:
-            return f"{numbers / unit:,.2f} {name}"
-    return f"{numbers:,}"
-
-
-def size(taken: int) -> str:
-    """Bytes as text, such as 1.50 GiB."""
-    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if taken >= unit:
-            return f"{taken / unit:,.2f} {name}"
-    return f"{taken} B"

@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 import os
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import cast
 
 from penstock.core import InvalidValueError, PenstockError
-from penstock.hub import ALIASES, Packaged, locate
+from penstock.hub import ALIASES, Packaged, canonical_alias, locate
 from penstock.hub.locate import cached_configuration, configuration, is_here
 from penstock.model.errors import ModelError
 from penstock.model.families import HF_ARCHITECTURES
@@ -37,6 +38,8 @@ INDEX = "model.safetensors.index.json"
 HEADER_BYTES = 1 << 28
 DRAFTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
 """Keys for the number of multi-token prediction layers; publishers use different ones."""
+_USED = re.compile(r"(text_config\.)?(architectures|model_type|(torch_)?dtype|(bos|eos)_token_id)")
+"""Keys that `stored` and `hf_tokens` read, or that `architectures` stands for."""
 FORMS = {"Q4_0": "s4", "Q4_1": "w4", "Q4_K": "w4", "MXFP4": "mx4"}
 FLOATS = ("F32", "F16", "BF16")
 """Types of GGUF tensors with plain floats, which the native decoder packs as bf16. FORMS has its
@@ -77,6 +80,10 @@ class Subject:
     """Number type that the checkpoint requests for KV; empty if it requests none."""
     path: Path | None = None
     """File or directory with the weights; None without weights."""
+    unread: tuple[str, ...] = ()
+    """Keys of config.json that nothing reads; empty for a model that is refused, and for one
+    without a config.json.
+    """
 
 
 def read_subject(name: str, weights: str | None = None) -> Subject:
@@ -88,6 +95,7 @@ def read_subject(name: str, weights: str | None = None) -> Subject:
     """
     if not name.strip():
         raise InvalidValueError("MODEL", name, "a path, an alias, or a name of the catalogue")
+    name = canonical_alias(name)
     if not os.path.exists(name) and not _is_file_of_alias(name):
         entry = find(name)
         full = entry.name if entry else name
@@ -113,7 +121,7 @@ def of_catalogue(entry: Entry, weights: str | None = None) -> Subject:
         "revision not recorded); a path to a config.json is read instead"
     )
     digest = hashlib.sha256(json.dumps(entry.config, sort_keys=True).encode()).hexdigest()
-    return replace(read, name=entry.short, digest=digest, notes=(note, *read.notes))
+    return replace(read, name=entry.short, digest=digest, notes=(note, *read.notes), unread=())
 
 
 def _of_hub(name: str, directory: Path, weights: str | None) -> Subject:
@@ -160,8 +168,8 @@ def _subject(
     `quantised` the content of the file MODELOPT next to it.
     """
     values = text_part(raw)
-    config = Fields(file, values)
-    spec, refused = _spec(file, raw, config, quantised)
+    config, whole = Fields(file, values), Fields(file, raw)
+    spec, refused = _spec(whole, config, quantised)
     kept = {key: raw[key] for key in ("quantization_config",) if key in raw}
     return Subject(
         name=file.resolve().parent.name if file.name == CONFIG else file.stem,
@@ -172,21 +180,20 @@ def _subject(
         file_bytes=None,
         refused=refused,
         notes=(*_notes(raw, config), *(_by_keys(config) if refused else ())),
+        unread=() if refused else tuple(key for key in whole.unread() if not _USED.fullmatch(key)),
     )
 
 
-def _spec(
-    file: Path, raw: Mapping[str, object], config: Fields, quantised: dict[str, object]
-) -> tuple[DecoderSpec, str]:
+def _spec(whole: Fields, config: Fields, quantised: dict[str, object]) -> tuple[DecoderSpec, str]:
     """The model's DecoderSpec, and text why no backend can run it. Without a model family that
-    supports it, the spec has only sizes.
+    supports it, the spec has only sizes. `config` is the part of `whole` for text.
     """
-    listed = raw.get("architectures")
+    listed = whole.get("architectures")
     name = str(listed[0]) if isinstance(listed, list) and listed else ""
     if BASES.get(name, name) not in HF_ARCHITECTURES:
         return _shared(read_shape(config)), f"no backend runs {name or 'this architecture'} yet"
     try:
-        _, (spec, *_) = map_hf(Fields(file, raw), quantised)
+        _, (spec, *_) = map_hf(whole, quantised)
         return _shared(spec), ""
     except ModelError as error:
         return _shared(read_shape(config)), f"no backend runs it yet: {error}"
