@@ -11,7 +11,7 @@ from pathlib import Path
 
 from penstock import __version__
 from penstock.config import gather, resolve, runtime_directory
-from penstock.core import InvalidValueError, PenstockError
+from penstock.core import InvalidValueError, PenstockError, did_you_mean
 from penstock.hub import locate, locate_tokenizer
 
 GROUP = "Measure"
@@ -141,13 +141,14 @@ def engine(parsed: argparse.Namespace) -> dict[str, object]:
 
 def profile(named: str) -> str | dict[str, object]:
     """The engine profile `named`: a preset's name, or the content of a JSON file."""
-    if named in PRESETS:
-        return named
+    if named.lower() in PRESETS and not Path(named).exists():
+        return named.lower()
     try:
         found = json.loads(Path(named).read_text())
     except OSError as error:
         raise PenstockError(
             f"--profile {named}: {error.strerror}, and no preset either ({', '.join(PRESETS)})"
+            f"{did_you_mean(named, PRESETS)}"
         ) from error
     except ValueError as error:
         raise PenstockError(f"--profile {named}: {error}") from error

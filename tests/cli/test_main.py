@@ -180,6 +180,8 @@ def test_an_unknown_flag_is_an_error(capsys: pytest.CaptureFixture[str]) -> None
         (["srve"], "did you mean serve?"),
         (["kv", "lss"], "did you mean ls?"),
         (["bench", "sevre"], "did you mean serve?"),
+        (["bench", "throughput"], "no command 'throughput'; here it is `penstock bench offline`"),
+        (["SmolLM2"], "to talk with a model: `penstock chat SmolLM2`"),
         (["bench", "serve", "--base-ulr", "x"], "did you mean --base-url?"),
         (["serve", "m", "--ctx-size=5"], "unknown: --ctx-size=5; here it is --max-model-len ("),
         (["plan", "m", "--max-running-requests", "5"], "; here it is --max-num-seqs"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from penstock.core import PenstockError
 from penstock.hub import ALIASES, OnHub, is_here, locate, locate_tokenizer, pull
 from penstock.hub.locate import cached_configuration, configuration
 from penstock.hub.names import HubName, parse
+from penstock.hub.shelf import remove
 from tests.fakes.hub import FakeHub
 from tests.hub.conftest import CONTENT
 
@@ -128,11 +130,11 @@ def test_paths_win_over_names_of_the_hub(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("qwen3-4B", "no such file or directory, and no alias (`penstock models aliases`), org/"),
-        ("qwen3-4B", "; did you mean qwen3-4b?"),
+        ("qwen3-4c", "no such file or directory, and no alias (`penstock models aliases`), org/"),
+        ("QWEN3-4C", "; did you mean qwen3-4b?"),
         ("x" * 100_000, "no such file or directory"),
         ("a\x1b[2J", "a\\x1b[2J: no such"),
-        ("", "no such file or directory"),
+        ("", "the name of the model is empty"),
         ("http://h/x.bin", "http://h/x.bin: not the address of a GGUF file; a model is a *.gguf"),
         ("https:///x.gguf", "not the address of a GGUF file"),
         ("https://h:x/x.gguf", "not an address"),
@@ -172,3 +174,21 @@ def test_a_configuration_comes_alone(
     assert configuration("smollm2") is None
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert configuration("org/other") is None
+
+
+def test_aliases_are_found_in_any_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert all(alias == alias.lower() for alias in ALIASES)
+    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path))
+    ALIASES["smollm2"].path.parent.mkdir()
+    ALIASES["smollm2"].path.touch()
+    monkeypatch.setattr(sys.modules["penstock.hub.locate"], "_fetch_packaged", lambda *_: False)
+    for spelling in ("SmolLM2", "SMOLLM2", "smollm2"):
+        found = locate(spelling)
+        assert (found.path, found.served_name) == (ALIASES["smollm2"].path, "smollm2")
+        assert pull(spelling).startswith("smollm2 is already at ")
+    assert remove("SmolLM2")[1] == ALIASES["smollm2"].path
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "SmolLM2").mkdir()
+    assert locate("SmolLM2").path == tmp_path / "SmolLM2"
+    with pytest.raises(PenstockError, match="did you mean smollm2"):
+        locate("SmolLM")

@@ -60,7 +60,7 @@ def test_a_tokenizer_names_the_model(tmp_path: Path) -> None:
 def test_a_profile_is_a_name_or_a_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.json"
     file.write_text('{"max_num_seqs": 3}')
-    assert sim.profile("instant") == "instant"
+    assert sim.profile("instant") == sim.profile("Instant") == "instant"
     assert sim.profile(str(file)) == {"max_num_seqs": 3}
     file.write_text("[1]")
     with pytest.raises(PenstockError, match="a JSON object"):

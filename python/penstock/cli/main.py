@@ -107,9 +107,9 @@ def parser(word: str = "") -> Parser:
 
 
 def _other_command(word: str) -> str:
-    from penstock.hub import ALIASES
+    from penstock.hub import ALIASES, canonical_alias
 
-    if word in ALIASES or "/" in word or word.endswith(".gguf"):
+    if canonical_alias(word) in ALIASES or "/" in word or word.endswith(".gguf"):
         return f"to talk with a model: `penstock chat {word}`"
     if word == "stop":
         return "Ctrl-C, or SIGTERM, stops a server"

@@ -2,7 +2,7 @@
 alias, a repository of the Hugging Face hub or a mirror, or a URL.
 """
 
-from penstock.hub.aliases import ALIASES, OnHub, Packaged
+from penstock.hub.aliases import ALIASES, OnHub, Packaged, canonical_alias
 from penstock.hub.errors import HubError
 from penstock.hub.locate import (
     Located,
@@ -19,6 +19,7 @@ __all__ = [
     "Located",
     "OnHub",
     "Packaged",
+    "canonical_alias",
     "is_here",
     "locate",
     "locate_tokenizer",

@@ -6,6 +6,7 @@ publishers' names.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -164,3 +165,10 @@ ALIASES: dict[str, Packaged | OnHub] = {
         "21B parameters, for 16 GB; 3.6B of them are read for a token; reasoning, tools.",
     ),
 }
+
+
+def canonical_alias(name: str) -> str:
+    """The alias that `name` spells in any case; otherwise, and for an existing path, `name`."""
+    if name in ALIASES or os.path.exists(name):
+        return name
+    return name.lower() if name.lower() in ALIASES else name

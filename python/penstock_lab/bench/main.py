@@ -49,6 +49,14 @@ COMMANDS = {
     ),
 }
 """Module and summary of each command."""
+OTHER_COMMANDS = {
+    "throughput": "penstock bench offline",
+    "serving": "penstock bench serve",
+    "online": "penstock bench serve",
+    "run": "penstock bench serve",
+    "benchmark": "penstock bench sweep",
+}
+"""Commands of vLLM's and other benchmarks, each with the Penstock command that does the same."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,6 +70,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("rest", metavar="...", nargs=argparse.REMAINDER, help="its flags")
     parser.set_defaults(command=run, parsers=parsers)
+    if isinstance(parser, Parser):
+        parser.elsewhere = _other_command
+
+
+def _other_command(word: str) -> str:
+    return f"here it is `{here}`" if (here := OTHER_COMMANDS.get(word)) else ""
 
 
 def parsers() -> dict[str, Parser]:

@@ -72,7 +72,7 @@ fn superlative(scorer: &str) -> &str {
         "running" => "fewest requests",
         "kv-use" => "most free KV cache",
         "prefix" => "most of the prompt cached",
-        "session" => "home of the session",
+        "session" => "session affinity",
         "adapter" => "adapter loaded",
         "criticality" => "best load for the request's priority",
         "ttft" => "shortest expected time to the first token",
