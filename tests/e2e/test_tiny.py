@@ -62,3 +62,20 @@ def test_settings_of_the_checkpoint_apply(serve: Serve, checkpoint: Path) -> Non
         for choice in choices:
             ended = choice["finish_reason"] == "stop"
             assert (choice["token_ids"][-1] in (0, 2)) == ended
+
+
+def test_without_a_tokenizer_token_ids_are_taken(serve: Serve, repository: Path) -> None:
+    model = repository / "tests/fixtures/tiny/llama3"
+    reference = json.loads((model / "reference.json").read_text())
+    flags = ("--skip-tokenizer-init", "--dtype", "float32")
+    with serve(*flags, model=model) as server, server.client() as client:
+        options = {"ignore_eos": True, "return_token_ids": True, "logprobs": 1}
+        choice = sse.complete(client, reference["tokens"], len(reference["greedy"]), **options)
+        assert (choice["token_ids"], choice["text"]) == (reference["greedy"], "")
+        assert choice["logprobs"]["tokens"] == [f"token_id:{i}" for i in reference["greedy"]]
+        refused = client.post("/v1/completions", json={"prompt": "token_id:3"})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "prompt")
+        chat = {"messages": [{"role": "user", "content": "hi"}]}
+        refused = client.post("/v1/chat/completions", json=chat)
+        assert refused.status_code == 400
+        assert "no chat template" in refused.json()["error"]["message"]

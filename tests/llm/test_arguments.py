@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from penstock import LLM, SamplingParams
 from penstock.core import InvalidValueError, PenstockError
 from penstock.llm import BeamSearchParams, PoolingParams, StructuredOutputsParams
 from penstock.llm.arguments import ArgumentError, check_types
-from penstock.llm.prompts import Prompt, read_prompt
+from penstock.llm.prompts import Prompt, listed, read_prompt
 
 
 @pytest.mark.parametrize(
@@ -60,6 +61,8 @@ def test_values_that_count_as_the_type() -> None:
         (Any, object()),
     ):
         check_types({"x": value, "unannotated": None}, {"x": hint})
+    assert listed(numpy.arange(3)) == [[0, 1, 2]]
+    assert listed([numpy.arange(2)])[0].tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -169,14 +172,16 @@ def test_methods_and_a_model_without_a_tokenizer(repository: Path) -> None:
     path = repository / "tests/fixtures/tiny/llama3"
     with pytest.raises(PenstockError, match=r"llama3: .* no tokenizer: .*skip_tokenizer_init=True"):
         LLM(path)
-    llm: Any = LLM(path, skip_tokenizer_init=True, quantization="none", max_num_seqs=2)
-    greedy = SamplingParams(temperature=0, max_tokens=4, logprobs=1)
-    (answer,) = llm.generate({"prompt_token_ids": [5, 6, 7]}, greedy, use_tqdm=False)
+    reference = json.loads((path / "reference.json").read_text())
+    llm: Any = LLM(path, skip_tokenizer_init=True, dtype="float32", max_num_seqs=2)
+    prompt, greedy = {"prompt_token_ids": reference["tokens"]}, reference["greedy"]
+    params = SamplingParams(temperature=0, max_tokens=len(greedy), logprobs=1, ignore_eos=True)
+    (answer,) = llm.generate(prompt, params, use_tqdm=False)
     (output,) = answer.outputs
-    assert (output.text, output.finish_reason, len(output.token_ids)) == ("", "length", 4)
-    assert [list(row) for row in output.logprobs] == [[token] for token in output.token_ids]
-    (beams,) = llm.beam_search([[5, 6, 7]], BeamSearchParams(1, 4))
-    assert beams.sequences[0].tokens == [5, 6, 7, *output.token_ids]
+    assert (output.text, output.token_ids) == ("", greedy)
+    assert [list(row) for row in output.logprobs] == [[token] for token in greedy]
+    (beams,) = llm.beam_search([prompt], BeamSearchParams(1, 3, ignore_eos=True))
+    assert beams.sequences[0].tokens == [*reference["tokens"], *greedy[:3]]
     assert len(llm.embed([5, 6], use_tqdm=False)[0].outputs.embedding) == 32
     assert llm.llm_engine.tokenizer is None
     for call, fault in (

@@ -5,12 +5,13 @@ the error.
 from __future__ import annotations
 
 import inspect
+import operator
 import os
 import typing
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import cache, wraps
-from numbers import Integral, Real
+from numbers import Real
 from types import NoneType, UnionType
 from typing import Any, ParamSpec, TypeVar
 
@@ -140,14 +141,26 @@ def _matches(option: Any, value: object) -> bool:
     kind = typing.get_origin(option) or option
     if kind is Any:
         return True
-    if kind in (int, float):
-        number = Integral if kind is int else Real
-        return isinstance(value, number) and not isinstance(value, bool)
+    if kind is int:
+        return is_integer(value)
+    if kind is float:
+        return isinstance(value, Real) and not isinstance(value, bool)
     if kind is Sequence:
         return isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping)
     if typing.is_typeddict(kind):
         return isinstance(value, Mapping)
     return callable(value) if kind is Callable else isinstance(value, kind)
+
+
+def is_integer(value: Any) -> bool:
+    """Whether a value is an integer, perhaps of numpy or torch; a bool is none."""
+    if isinstance(value, bool):
+        return False
+    try:
+        operator.index(value)
+    except TypeError:
+        return False
+    return True
 
 
 def _inner_fault(option: Any, name: str, value: Any) -> Fault | None:

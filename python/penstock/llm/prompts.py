@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from penstock.core import InvalidValueError, PenstockError
-from penstock.llm.arguments import check_types
+from penstock.llm.arguments import check_types, is_integer
 
 if TYPE_CHECKING:
     from penstock._native import Tokenizer
@@ -50,9 +50,10 @@ def listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """The prompts as a list. A text, a mapping, or a sequence of token ids is one prompt; any other
     sequence is a list of prompts.
     """
-    if isinstance(prompts, str | Mapping) or (prompts and isinstance(prompts[0], int)):
+    if isinstance(prompts, str | Mapping):
         return [cast(Prompt, prompts)]
-    return list(cast(Sequence[Prompt], prompts))
+    items: list[Any] = list(prompts)
+    return [items] if items and is_integer(items[0]) else items
 
 
 def is_text(prompt: Prompt) -> bool:

@@ -51,10 +51,12 @@ def show_contents(name: str, error: PenstockError, *, as_json: bool) -> None:
     """Print what can be read of a model that raised `error`; nothing if there is nothing."""
     path = Path(name) if os.path.exists(name) else getattr(error, "file", None)
     contents = read_contents(path) if path is not None else Contents()
+    if not contents.fields and not contents.tensors:
+        return
     if as_json:
         found: dict[str, Any] = {"name": name, "supported": False, "unsupported": str(error)}
         print(json.dumps({**found, **asdict(contents)}, indent=2, default=str))
-    elif contents.fields or contents.tensors:
+    else:
         print("\n".join(contents.lines()))
 
 
