@@ -49,6 +49,12 @@ def checked(
     open_ended = any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values())
     name = call.__qualname__.removesuffix(".__init__")
 
+    def bound(*args: P.args, **kwargs: P.kwargs) -> inspect.BoundArguments:
+        try:
+            return signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise ArgumentError(f"{name}: {error}") from None
+
     @wraps(call)
     def checking(*args: P.args, **kwargs: P.kwargs) -> R:
         given: dict[str, object] = kwargs
@@ -56,15 +62,17 @@ def checked(
             if keyword not in replaced:
                 hint = did_you_mean(keyword, [*signature.parameters][1:])
                 raise ArgumentError(f"{name} has no argument {keyword}{hint}")
-            if given.pop(keyword) not in (None, False):
+            value = given.pop(keyword)
+            if value is not None and value is not False:
                 raise ArgumentError(f"{name} has no argument {keyword}: {replaced[keyword]}")
-        try:
-            bound = signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise ArgumentError(f"{name}: {error}") from None
         if types:
-            check_types(bound.arguments, _hints(call))
-        return call(*args, **kwargs)
+            check_types(bound(*args, **kwargs).arguments, _hints(call))
+            return call(*args, **kwargs)
+        try:
+            return call(*args, **kwargs)
+        except TypeError:
+            bound(*args, **kwargs)
+            raise
 
     return checking
 
