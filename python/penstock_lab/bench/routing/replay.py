@@ -147,7 +147,6 @@ def summary(name: str, report: Mapping[str, Any]) -> Summary:
     ends = _known(report["end"])
     prompts = max(1, sum(report["prompt_tokens"]))
     used = [sample for sample in report["kv_use"] if any(sample)]
-    spread = [statistics.pstdev(sample) / statistics.fmean(sample) for sample in used]
     return Summary(
         policy=name,
         requests=len(report["sent"]),
@@ -160,10 +159,20 @@ def summary(name: str, report: Mapping[str, Any]) -> Summary:
         tokens_per_s=sum(report["output_tokens"]) / max(ends, default=1.0),
         cached=sum(report["cached"]) / prompts,
         expected=sum(report["expected"]) / prompts,
-        unevenness=statistics.fmean(spread) if spread else 0.0,
+        unevenness=unevenness(used),
         kv_use=statistics.fmean([statistics.fmean(sample) for sample in used]) if used else 0.0,
         preemptions=report["preemptions"],
     )
+
+
+def unevenness(kv_use: Sequence[Sequence[float]]) -> float:
+    """Coefficient of variation of KV use over the replicas, averaged over the samples in which a
+    replica uses any; 0 without such samples.
+    """
+    used = [sample for sample in kv_use if any(sample)]
+    if not used:
+        return 0.0
+    return statistics.fmean(statistics.pstdev(one) / statistics.fmean(one) for one in used)
 
 
 def _known(values: Sequence[float | None]) -> list[float]:
