@@ -1,6 +1,6 @@
 """Plain and load-aware routing before three modelled replicas, beside a published comparison.
 
-    python benchmarks/routing_published.py [--repeats 2] [--compression 10]
+    python benchmarks/routing_published.py [--repeats 4] [--compression 20]
 
 The comparison is that of source 000 (docs/sources.md): three replicas of QwQ-32B with vLLM 0.7.2,
 each TP2 x PP2, behind a plain route and behind a route that sees the load. Its load is played by
@@ -92,19 +92,19 @@ POLICIES: Mapping[str, Mapping[str, object] | None] = {
 of two random replicas, which lies between the first two.
 """
 PROSE = (
-    "Published: source 000 (docs/sources.md), three replicas of QwQ-32B with vLLM 0.7.2, TP2 x PP2,",
-    "one run of each route. Its own summary calls the total throughput the output throughput. Here:",
-    "three processes of `penstock sim`, `penstock gateway` and `penstock bench serve`, fresh for",
-    "each run; policies alternate, and each repeat has its own seed. Mean, with the range.",
+    "Published: source 000 (docs/sources.md), three replicas of QwQ-32B with vLLM 0.7.2, TP2 x",
+    "PP2 each, one run of each route. Its summary calls total throughput output throughput.",
+    "Here: three processes of `penstock sim`, `penstock gateway` and `penstock bench serve`, fresh",
+    "for each run; policies alternate, each repeat has its own seed. Means, with the range.",
     "",
     "Modelled are the engines. Their scheduler is Penstock's, not vLLM's, and a step covers the",
-    "whole pipeline. Three numbers come from the published plain run: a decode step of ten sequences",
-    "takes its median ITL; a prompt token takes what the mean ITL exceeds the median by; the KV pool",
-    f"has {KV_TOKENS:,} tokens, because the mean TTFT of round robin is then near the published one",
-    "(the source names no device). The rest of these columns, and every difference between two",
+    "whole pipeline. Three numbers come from the published plain run: a decode step of ten",
+    "sequences takes its median ITL, a prompt token takes what its mean ITL exceeds the median by,",
+    f"and the KV pool has {KV_TOKENS:,} tokens, because the mean TTFT of round robin is then near",
+    "its mean TTFT (the source names no device). The rest, and every difference between two",
     "policies, is a prediction. Prefix caching is off, as it was by default in vLLM 0.7.2.",
-    "The plain route of the source is Envoy Gateway's default: the one with fewer requests of two",
-    "random replicas. It lies between round robin and fewest requests, which sees all three.",
+    "The source's plain route is Envoy Gateway's default: the one with fewer requests of two",
+    "random replicas. It lies between round robin and fewest requests, which compares all three.",
 )
 ROWS = {
     "duration, s": ("duration", 0),
@@ -271,17 +271,24 @@ def spread(values: Sequence[float], decimals: int) -> str:
     return f"{mean} ({min(values):,.{decimals}f} to {max(values):,.{decimals}f})"
 
 
+def policies(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [name for name in POLICIES if any(run["policy"] == name for run in runs)]
+
+
+def values(runs: Sequence[Mapping[str, Any]], policy: str, key: str) -> list[float]:
+    return [run[key] for run in runs if run["policy"] == policy]
+
+
 def table(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Markdown table: the published results, and ours by policy."""
-    names = [name for name in POLICIES if any(run["policy"] == name for run in runs)]
+    names = policies(runs)
     rows = []
     for title, (key, decimals) in ROWS.items():
-        row = [title]
-        for published in PUBLISHED.values():
-            row.append(f"{published[key]:,.{decimals}f}" if key in published else "")
-        for name in names:
-            row.append(spread([run[key] for run in runs if run["policy"] == name], decimals))
-        rows.append(row)
+        published = [
+            f"{one[key]:,.{decimals}f}" if key in one else "" for one in PUBLISHED.values()
+        ]
+        own = [spread(values(runs, name, key), decimals) for name in names]
+        rows.append([title, *published, *own])
     return facts.table(
         ("", "published: plain", "aware", *(f"here: {name}" for name in names)), rows
     )
@@ -292,21 +299,26 @@ def gain(of: Sequence[float], beside: Sequence[float]) -> str:
 
 
 def gains(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Markdown table: what the default changes beside each plain policy, and the published change."""
-    rows = []
+    """Markdown table: the published change, and the default's beside each plain policy."""
     plain, aware = PUBLISHED["plain"], PUBLISHED["aware"]
+    others = [name for name in policies(runs) if name != "default"]
+    rows = []
     for title, key in (
         ("mean TTFT", "mean_ttft_ms"),
         ("P99 TTFT", "p99_ttft_ms"),
         ("throughput", "total_token_throughput"),
         ("unevenness", "unevenness"),
     ):
-        own = {name: [run[key] for run in runs if run["policy"] == name] for name in POLICIES}
+        own = values(runs, "default", key)
         row = [title, gain([aware[key]], [plain[key]]) if key in plain else "not given"]
-        row += [gain(own["default"], own[name]) for name in POLICIES if name != "default"]
+        row += [gain(own, values(runs, name, key)) for name in others]
         rows.append(row)
-    columns = ("", "published", "default beside round robin", "beside fewest requests")
+    columns = ("", "published", *(f"default beside {name}" for name in others))
     return facts.table(columns, rows)
+
+
+def without_samples(run: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in run.items() if key != "samples"}
 
 
 def chart(run: Mapping[str, Any]) -> Plot:
@@ -343,11 +355,11 @@ def lines(
         "",
         *gains(runs),
         "",
-        f"Modelled times are {compression:g} times the measured ones. Outside the replicas (gateway,",
-        f"sockets, client) a first token takes {outside:.1f} ms on average,"
-        f" {outside * compression:.0f} ms of modelled time.",
-        f"The replicas' clocks slipped by at most {slips:.1f} modelled seconds a run (sum of three).",
-        f"Load average of the machine {min(loads):.1f} to {max(loads):.1f}.",
+        f"Modelled times are {compression:g} times the measured ones. A first token takes",
+        f"{outside:.1f} ms outside the replicas (gateway, sockets, client): that is",
+        f"{outside * compression:.0f} ms of modelled time. The clocks of the replicas slipped by",
+        f"{slips:.1f} modelled seconds in a run at most. Load average of the machine:",
+        f"{min(loads):.1f} to {max(loads):.1f}; these processes have nice {os.nice(0)}.",
         "",
         "Requests by replica:",
         "",
@@ -362,8 +374,8 @@ def lines(
 
 def main() -> None:
     parser = facts.parser(__doc__)
-    parser.add_argument("--repeats", type=int, default=2, help="default: %(default)s")
-    parser.add_argument("--compression", type=float, default=10.0, help="default: %(default)s")
+    parser.add_argument("--repeats", type=int, default=4, help="default: %(default)s")
+    parser.add_argument("--compression", type=float, default=20.0, help="default: %(default)s")
     given = parser.parse_args()
     bench, runs = Bench(given.compression), []
     known = facts.gather(given.peers, [], sys.argv)
@@ -371,14 +383,14 @@ def main() -> None:
         order = list(POLICIES)[:: -1 if repeat % 2 else 1]
         for policy in order:
             runs.append(bench.run(policy, seed=1 + repeat))
-            shown = {key: value for key, value in runs[-1].items() if key != "samples"}
-            print(json.dumps(shown), flush=True)
+            print(json.dumps(without_samples(runs[-1])), flush=True)
     stem = facts.stem("routing-published", given.results)
     pictures = drawing.write(drawing.draw([chart(run) for run in runs[: len(POLICIES)]]), stem)
     text = lines(runs, known, bench, given.compression)
     for key, name in pictures.items():
         text += ["", f"![KV use of three replicas, {key}]({name})"]
-    facts.write(stem, text, {**known, "commands": bench.commands, "runs": runs})
+    kept = [without_samples(run) for run in runs]
+    facts.write(stem, text, {**known, "commands": bench.commands, "runs": kept})
 
 
 if __name__ == "__main__":
