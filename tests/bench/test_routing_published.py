@@ -83,6 +83,7 @@ def test_times_and_rates_are_restored(script: ModuleType) -> None:
         "duration": 2.0,
         "mean_ttft_ms": 30.0,
         "output_throughput": 500.0,
+        "max_output_tokens_per_s": 600.0,
         "completed": 300,
         "backend": "openai",
         "errors": [],
@@ -91,6 +92,7 @@ def test_times_and_rates_are_restored(script: ModuleType) -> None:
         "duration": 20.0,
         "mean_ttft_ms": 300.0,
         "output_throughput": 50.0,
+        "max_output_tokens_per_s": 60.0,
         "completed": 300,
     }
 
