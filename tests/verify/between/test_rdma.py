@@ -13,7 +13,7 @@ import pytest
 
 from penstock.core import PenstockError
 from penstock_ops.verify.between import perftest
-from penstock_ops.verify.between.agent import Agent
+from penstock_ops.verify.between.agent import OPERATIONS, Agent
 from penstock_ops.verify.between.channel import LineChannel
 from penstock_ops.verify.between.coordinator import Coordinator, Node
 from penstock_ops.verify.between.measurements import Measurements, Memory, Rail
@@ -296,7 +296,7 @@ def test_a_server_that_ends_at_once_is_named(stubs: Path, monkeypatch: pytest.Mo
 def test_an_agent_runs_nothing_else(stubs: Path, changed: Mapping[str, object]) -> None:
     arguments = {"test": "write_bandwidth", "device": "mlx5_0", "port": 18515, "address": "x"}
     agent = Agent.__new__(Agent)
-    agent.clock = lambda: 0.0
+    agent.clock, agent.operations = lambda: 0.0, OPERATIONS
     request = {"id": 1, "operation": "rdma_measure", "arguments": {**arguments, **changed}}
     assert "error" in agent._answer(request)
 

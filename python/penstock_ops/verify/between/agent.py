@@ -66,6 +66,7 @@ class Agent:
     key: bytes = b""
     listeners: list[socket.socket] = field(default_factory=list)
     rdma: perftest.Server = field(default_factory=perftest.Server)
+    operations: Mapping[str, Operation] = field(default_factory=lambda: OPERATIONS)
 
     def run(self) -> None:
         """Greet the coordinator, then serve it until the channel ends."""
@@ -95,7 +96,7 @@ class Agent:
         received = self.clock()
         answer: dict[str, Any] = {"id": request.get("id")}
         try:
-            operation = OPERATIONS.get(str(request.get("operation")))
+            operation = self.operations.get(str(request.get("operation")))
             if operation is None:
                 raise PenstockError(f"no operation {request.get('operation')!r}")
             arguments = request.get("arguments")

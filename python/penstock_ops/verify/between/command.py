@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from penstock.config import cluster_key
 from penstock.core import PenstockError
 from penstock_ops.verify.between.collecting import request, snapshot_of
-from penstock_ops.verify.between.coordinator import Coordinator
-from penstock_ops.verify.between.hosts import call, called_nodes, serve_standard, ssh_nodes
+from penstock_ops.verify.between.coordinator import Coordinator, Request
+from penstock_ops.verify.between.hosts import (
+    AGENT,
+    call,
+    called_nodes,
+    serve_standard,
+    ssh_nodes,
+)
 from penstock_ops.verify.between.judgement import CHECKS, judge
 from penstock_ops.verify.between.survey import Settings, survey
 from penstock_ops.verify.checks.check import NodeCheck
@@ -18,8 +24,6 @@ from penstock_ops.verify.finding import Finding
 from penstock_ops.verify.judging import findings_of
 from penstock_ops.verify.needs import Needs
 
-AGENT = "agent"
-"""In place of hosts: be the agent that a coordinator's ssh starts."""
 COLLECT_SECONDS = 270.0
 """Time limit of the checks of a node: measurements of storage are the longest."""
 START_SECONDS = 600.0
@@ -57,17 +61,28 @@ def findings_of_hosts(
     if nodes is None:
         return None
     with nodes as coordinator:
-        found = node_findings(coordinator, checks, needs)
-        found += findings_between(coordinator, needs, checks=_between(parsed))
-    if not parsed.checks:
+        return findings_of_nodes(coordinator, parsed.checks, checks, needs)
+
+
+def findings_of_nodes(
+    coordinator: Coordinator,
+    names: str | None,
+    checks: Sequence[NodeCheck],
+    needs: Needs,
+    own: Mapping[int, Needs] | None = None,
+    settings: Settings | None = None,
+) -> list[Finding]:
+    """Findings of all nodes, and between them, of the checks in the list `names`; None for all.
+    `own` has the needs of nodes that differ from `needs`, such as in their directories.
+    """
+    found = node_findings(coordinator, checks, needs, own)
+    between = names.split(",") if names else CHECKS
+    found += findings_between(coordinator, needs, settings, between)
+    if not names:
         return found
     # A node that does not answer is never left out.
-    names = {*parsed.checks.split(","), "agents"}
-    return [finding for finding in found if finding.check in names]
-
-
-def _between(parsed: argparse.Namespace) -> Collection[str]:
-    return parsed.checks.split(",") if parsed.checks else CHECKS
+    kept = {*names.split(","), "agents"}
+    return [finding for finding in found if finding.check in kept]
 
 
 def findings_between(
@@ -81,22 +96,28 @@ def findings_between(
 
 
 def node_findings(
-    coordinator: Coordinator, checks: Sequence[NodeCheck], needs: Needs
+    coordinator: Coordinator,
+    checks: Sequence[NodeCheck],
+    needs: Needs,
+    own: Mapping[int, Needs] | None = None,
 ) -> list[Finding]:
     """The findings of each node's checks. A lost node is a finding of `findings_between`."""
     if not checks:
         return []
     found: list[Finding] = []
-    for at, reply in sorted(
-        coordinator.run("collect", request(checks, needs), COLLECT_SECONDS).items()
-    ):
+    needs_at = {at: (own or {}).get(at, needs) for at in coordinator.alive}
+    requests = {
+        at: Request("collect", request(checks, each), COLLECT_SECONDS)
+        for at, each in needs_at.items()
+    }
+    for at, reply in sorted(coordinator.run_each(requests).items()):
         node = coordinator.nodes[at]
         if reply.error:
             node.lost = f"collect: {reply.error}"
             continue
         try:
             snapshot = snapshot_of(node.name, reply.result)
-            found += findings_of(checks, snapshot, needs)
+            found += findings_of(checks, snapshot, needs_at[at])
         except (PenstockError, KeyError) as error:
             node.lost = f"collect: {error}"
     return found

@@ -120,10 +120,19 @@ class Request:
 
 
 class Coordinator:
-    """`patience` is added to the time that an operation takes, before a node counts as lost."""
+    """`patience` is added to the time that an operation takes, before a node counts as lost.
+    `results` has the form of each operation's result.
+    """
 
-    def __init__(self, nodes: Sequence[Node], patience: float, join: float) -> None:
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        patience: float,
+        join: float,
+        results: Mapping[str, Form] = RESULTS,
+    ) -> None:
         self.nodes = nodes
+        self._results = results
         self._patience = patience
         self._ids = counter(1)
         self._pool = ThreadPoolExecutor(max(len(nodes), 1))
@@ -193,23 +202,22 @@ class Coordinator:
             if answer.get("id") != number:
                 raise LostError(f"it answered request {answer.get('id')!s:.20}, not {number}")
             STAMPS("", answer)
-            _check(request.operation, answer)
+            self._check(request.operation, answer)
         except PenstockError as error:
             node.lost = f"{request.operation}: {error}"
             return None
         node.clocks.append(offset(began, answer["received"], answer["sent"], ended))
         return Reply(answer.get("result"), answer.get("error", ""))
 
+    def _check(self, operation: str, answer: Mapping[str, Any]) -> None:
+        if "error" in answer:
+            any_text("error", answer["error"])
+        else:
+            self._results[operation]("result", answer.get("result"))
+
     def _close(self, node: Node) -> None:
         if node.channel is not None:
             node.channel.close()
-
-
-def _check(operation: str, answer: Mapping[str, Any]) -> None:
-    if "error" in answer:
-        any_text("error", answer["error"])
-    else:
-        RESULTS[operation]("result", answer.get("result"))
 
 
 def offset(began: float, received: float, sent: float, ended: float) -> ClockOffset:

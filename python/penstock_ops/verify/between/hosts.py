@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from penstock.config import split_address
+from penstock.config.forms import Form
 from penstock.core import InvalidValueError, PenstockError
 from penstock.executor.nodes.rendezvous import listening_address
 from penstock.executor.ranks import join_address
@@ -21,10 +22,12 @@ from penstock_ops.verify.between.channel import (
     StreamChannel,
     standard_channel,
 )
-from penstock_ops.verify.between.coordinator import Coordinator, Node
+from penstock_ops.verify.between.coordinator import RESULTS, Coordinator, Node
 from penstock_ops.verify.between.survey import Settings
 
 PROGRAM = "penstock"
+AGENT = "agent"
+"""In place of hosts, or of a plan: be the agent that a coordinator's ssh starts."""
 MOST_HOSTS = 1024
 CALL_SECONDS = 5.0
 WAIT_SECONDS = 1.0
@@ -55,8 +58,8 @@ def address_of(host: str) -> str:
     return str(found[0][4][0])
 
 
-def over_ssh(host: str) -> Node:
-    words = ("ssh", "-o", "BatchMode=yes", host, PROGRAM, "verify", "agent")
+def over_ssh(host: str, command: str) -> Node:
+    words = ("ssh", "-o", "BatchMode=yes", host, PROGRAM, command, AGENT)
     name = host.rpartition("@")[2]
     try:
         address = address_of(host)
@@ -68,9 +71,17 @@ def over_ssh(host: str) -> Node:
 
 
 @contextmanager
-def ssh_nodes(hosts: Sequence[str], settings: Settings) -> Iterator[Coordinator]:
-    """A coordinator of agents that ssh starts on `hosts`. The agents end with the block."""
-    with _coordinated([over_ssh(host) for host in checked_hosts(hosts)], settings) as coordinator:
+def ssh_nodes(
+    hosts: Sequence[str],
+    settings: Settings,
+    command: str = "verify",
+    results: Mapping[str, Form] = RESULTS,
+) -> Iterator[Coordinator]:
+    """A coordinator of the agents of `penstock COMMAND` that ssh starts on `hosts`. The agents end
+    with the block.
+    """
+    nodes = [over_ssh(host, command) for host in checked_hosts(hosts)]
+    with _coordinated(nodes, settings, results) as coordinator:
         yield coordinator
 
 
@@ -98,8 +109,10 @@ def _missing(at: int, seconds: float) -> Node:
 
 
 @contextmanager
-def _coordinated(nodes: list[Node], settings: Settings) -> Iterator[Coordinator]:
-    coordinator = Coordinator(nodes, settings.patience, settings.join)
+def _coordinated(
+    nodes: list[Node], settings: Settings, results: Mapping[str, Form] = RESULTS
+) -> Iterator[Coordinator]:
+    coordinator = Coordinator(nodes, settings.patience, settings.join, results)
     try:
         yield coordinator
     finally:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from statistics import median
 
+from penstock import __version__
 from penstock_ops.verify.between.fault_domains import (
     Fault,
     domain_findings,
@@ -68,14 +69,15 @@ def judge(found: Measurements, needs: Needs) -> list[Finding]:
 
 def _agents(found: Measurements, needs: Needs) -> Iterator[Finding]:
     for at, reason in sorted(found.lost.items()):
+        cause, remedy = _lost_agent(found.nodes[at], reason)
         yield finding(
             "agents",
             found.nodes[at],
             Status.UNKNOWN,
             reason,
             layer=Layer.HOST,
-            cause="the agent did not start, ended, hangs, or is of another version",
-            remedy="run `penstock verify agent` there by hand; look at the host's load and log",
+            cause=cause,
+            remedy=remedy,
         )
     for (operation, at), reason in sorted(found.reasons.items()):
         # A rank that is lost makes all ranks of an all-reduce fail.
@@ -92,6 +94,28 @@ def _agents(found: Measurements, needs: Needs) -> Iterator[Finding]:
         )
     if not found.lost and not found.reasons:
         yield finding("agents", everyone(found), Status.PASS, "all agents answer", layer=Layer.HOST)
+
+
+def _lost_agent(node: str, reason: str) -> tuple[str, str]:
+    """Cause and remedy of an agent that is lost, by the status of its ssh (ssh(1): 255 is its own
+    error; shells: 127 is a command that is not found).
+    """
+    if "ended with status 127" in reason:
+        return (
+            "no program penstock is in the PATH of logins without a terminal there",
+            f"install Penstock {__version__}, which `ssh {node} penstock --version` must print",
+        )
+    if "ended with status 255" in reason:
+        return (
+            "ssh cannot log in there, or lost its connection",
+            f"`ssh -o BatchMode=yes {node} true` must succeed: name, address, known_hosts, key",
+        )
+    if "install the same version" in reason:
+        return "another version is there", f"install Penstock {__version__} on {node}"
+    return (
+        "the agent did not start, ended, or hangs",
+        "run `penstock verify agent` there by hand; look at the host's load and log",
+    )
 
 
 def _names(found: Measurements, needs: Needs) -> Iterator[Finding]:
