@@ -24,7 +24,7 @@ def test_a_plan_is_proven_on_this_machine(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(profile, "measure", lambda _subject, _said: RATES)
+    monkeypatch.setattr(profile, "measure", lambda _subject, _said, _seconds: RATES)
     monkeypatch.setattr("penstock_ops.up.causes.BUSY", 1.0)
     # Settings of other servers are no part of the plan.
     monkeypatch.setenv("PENSTOCK_API_KEY", "secret")

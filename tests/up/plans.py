@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from penstock_ops.plan.profile import Profile
 from penstock_ops.up.measures import Measures
 from penstock_ops.verify.finding import Bound, Finding, Layer, Status
 
 BANDS = {"tpot": (16.0, 20.0, 24.0), "ttft": (80.0, 100.0, 120.0), "e2el": (400.0, 500.0, 600.0)}
 STATISTICS = tuple(f"{kind}_{metric}_ms" for metric in BANDS for kind in ("median", "p90", "p99"))
+
+RATES = Profile(
+    decodes=((1, 0.02), (8, 0.09)), chunks=((16, 0.04), (256, 0.64)), key=1e-7, pair=1e-8
+)
+LOAD = ["--rate", "1", "--isl", "32", "--osl", "8", "--requests", "10"]
 
 
 def plan(*slo: str, **changes: Any) -> dict[str, Any]:
@@ -57,3 +64,20 @@ def slower(factor: float, *metrics: str, **changes: Any) -> Measures:
 def verified(check: str, layer: Layer, status: Status, measured: float | None = None) -> Finding:
     bound = Bound(80.0, 100.0, "GB/s") if measured is not None else None
     return Finding(check, layer, "n", "", status, f"{check} is so", measured, bound, "c", "r")
+
+
+def result(plan: Mapping[str, Any], factor: float, **changes: object) -> dict[str, Any]:
+    """Of `bench plan`, with latencies of `factor` times the predicted ones."""
+    predictions = plan["predictions"]
+    latencies = {
+        key: value["mid"] * factor for key, value in predictions.items() if key.endswith("_ms")
+    }
+    return {
+        **latencies,
+        "mean_tpot_ms": latencies["median_tpot_ms"],
+        "completed": 10,
+        "duration": 16.0,
+        "output_throughput": predictions["output_tokens_per_s"] / factor,
+        "penstock": {"failures": {}, "partial": False, "plan": plan},
+        **changes,
+    }

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -23,57 +22,14 @@ from penstock.cli.main import main
 from penstock.config.machine import free_port
 from penstock.core import PenstockError
 from penstock_lab.bench import planned
-from penstock_ops.plan import profile
-from penstock_ops.plan.profile import Profile
 from penstock_ops.up import command
 from penstock_ops.verify.finding import Layer, Status
 from penstock_ops.verify.verdict import verdict
-from tests.grammar import vocabulary
 from tests.processes import is_alive
-from tests.real_ranks import TINY
-from tests.up.plans import verified
+from tests.up.plans import LOAD, result, verified
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
-RATES = Profile(
-    decodes=((1, 0.02), (8, 0.09)), chunks=((16, 0.04), (256, 0.64)), key=1e-7, pair=1e-8
-)
-LOAD = ["--rate", "1", "--isl", "32", "--osl", "8", "--requests", "10"]
 LIGHT = ["--checks", "limits,huge-pages"]
-
-
-@pytest.fixture
-def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A tiny model, which plans take to have RATES."""
-    monkeypatch.setattr(profile, "measure", lambda _subject, _said, _seconds: RATES)
-    shutil.copytree(TINY / "llama", tmp_path / "llama")
-    vocabulary.write_tokenizer(tmp_path / "llama", {})
-    return tmp_path / "llama"
-
-
-@pytest.fixture
-def plan(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
-    path = tmp_path / "plan.yaml"
-    words = ["plan", str(model), "--measure", *LOAD, "--slo", "p99_tpot_ms:100"]
-    assert main([*words, "-o", str(path)]) == 0
-    capsys.readouterr()
-    return path
-
-
-def result(plan: Mapping[str, Any], factor: float, **changes: object) -> dict[str, Any]:
-    """Of `bench plan`, with latencies of `factor` times the predicted ones."""
-    predictions = plan["predictions"]
-    latencies = {
-        key: value["mid"] * factor for key, value in predictions.items() if key.endswith("_ms")
-    }
-    return {
-        **latencies,
-        "mean_tpot_ms": latencies["median_tpot_ms"],
-        "completed": 10,
-        "duration": 16.0,
-        "output_throughput": predictions["output_tokens_per_s"] / factor,
-        "penstock": {"failures": {}, "partial": False, "plan": plan},
-        **changes,
-    }
 
 
 class Runs:
@@ -258,6 +214,10 @@ def replicas(plan: dict[str, Any]) -> None:
     plan["choice"]["replicas"] = 2
 
 
+def of_vllm(plan: dict[str, Any]) -> None:
+    plan["engine"] = "vllm"
+
+
 def other_model(plan: dict[str, Any]) -> None:
     plan["model"]["parameters"] *= 2
 
@@ -269,7 +229,14 @@ def no_band(plan: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "words", "said"),
     [
-        (None, ["h1", "h2"], "HOST h1: servers are started on this machine alone"),
+        (
+            None,
+            ["h1", "h2"],
+            "2 HOSTs: the plan's tensor_parallel_size x pipeline_parallel_size is 1",
+        ),
+        (None, ["h1", "--keep"], "--keep is for this machine"),
+        (replicas, ["h1"], "2 replicas: one is started on HOSTs"),
+        (of_vllm, ["h1"], "the plan is for vllm: on hosts only Penstock is started"),
         (None, ["--port", "65536"], "--port"),
         (None, ["--checks", "limit"], "did you mean limits?"),
         (replicas, [], "2 replicas on 1 hosts each"),

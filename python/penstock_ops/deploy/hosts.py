@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
 
 from penstock.core import PenstockError
 from penstock_ops.deploy.engines import pods
@@ -12,6 +13,7 @@ from penstock_ops.deploy.quoting import plain, shell, unit, unit_program, unit_v
 from penstock_ops.deploy.settings import Settings
 
 HERE = "127.0.0.1"
+OF_NODES = ("--nnodes", "--node-rank", "--master-addr", "--distributed-timeout-seconds")
 UNIT = """\
 # {title}, made by `penstock deploy systemd`. Install it as /etc/systemd/system/{name}.service.
 [Unit]
@@ -157,13 +159,28 @@ def local_command(settings: Settings, port: int, metrics_port: int) -> list[str]
     if settings.nodes > 1 or settings.choice["replicas"] > 1:
         raise PenstockError(
             f"the plan has {settings.choice['replicas']} replicas on {settings.nodes} hosts each: "
-            "one on one host is started here; see `penstock deploy k8s` and `penstock deploy slurm`"
+            "one on one host is started here; name its hosts to `penstock up`, or see `penstock "
+            "deploy k8s` and `penstock deploy slurm`"
         )
     words = list(map(plain, pods(settings).command(settings, True)))
     if settings.engine == "penstock":
         # -P: a directory named penstock in the working directory must not shadow the package.
         words[: len(PROGRAM)] = [sys.executable, "-P", *PROGRAM[1:]]
-    own = {"--host": HERE, "--port": str(port), "--metrics-port": str(metrics_port)}
+    return _listening(words, HERE, port, metrics_port)
+
+
+def node_flags(settings: Settings, host: str, port: int, metrics_port: int) -> list[str]:
+    """The flags of `penstock serve` that all nodes of the plan's only replica share, without the
+    model, whose path is a node's own, and without those of `--nnodes`. The server listens at the
+    address `host`.
+    """
+    words = map(plain, pods(settings).command(settings, True)[len(PROGRAM) + 2 :])
+    kept = [word for word in words if word.partition("=")[0] not in OF_NODES]
+    return _listening(kept, host, port, metrics_port)
+
+
+def _listening(words: Sequence[str], host: str, port: int, metrics_port: int) -> list[str]:
+    own = {"--host": host, "--port": str(port), "--metrics-port": str(metrics_port)}
     flags = [word.partition("=")[0] for word in words]
     return [
         f"{flag}={own[flag]}" if flag in own else word

@@ -1,1 +1,1 @@
-"""`penstock up`: a plan, verified, served and measured on this machine; ends in one verdict."""
+"""`penstock up`: a plan, verified, served and measured, here or on hosts; ends in one verdict."""

@@ -60,7 +60,7 @@ def _hardware(findings: Sequence[Finding]) -> Cause | None:
     if not slowing:
         return None
     first = min(slowing, key=lambda each: CAUSES_FIRST.index(each.layer))
-    return Cause(first.layer, f"{first.check}: {first.summary}", first.remedy)
+    return Cause(first.layer, f"{first.check} of {first.node}: {first.summary}", first.remedy)
 
 
 def _preemptions(measures: Measures) -> Cause | None:
@@ -79,7 +79,8 @@ def _other_programs(plan: Plan, measures: Measures) -> Cause | None:
         return None
     return Cause(
         Layer.HOST,
-        f"other programs used {measures.foreign_share:.0%} of the processors",
+        f"other programs used {measures.foreign_share:.0%} of the processors of "
+        f"{measures.foreign_node or measures.node}",
         "stop them, or give the server processors of its own (taskset, cpuset)",
     )
 

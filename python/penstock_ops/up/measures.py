@@ -38,6 +38,8 @@ class Measures:
     """Average duration of an engine step."""
     foreign_share: float | None = None
     """Share of the machine's processor time that other programs used (0 to 1)."""
+    foreign_node: str = ""
+    """Where they used it; empty for `node`."""
 
 
 def measures_of(
@@ -46,9 +48,11 @@ def measures_of(
     result: Mapping[str, Any],
     before: Page,
     after: Page,
-    foreign_share: float | None,
+    foreign: tuple[str, float] | None,
 ) -> Measures:
-    """Measures from a benchmark's result and the server's metrics before and after it."""
+    """Measures from a benchmark's result and the server's metrics before and after it. `foreign` is
+    the node with the largest share of other programs.
+    """
     queued = growth(f"{QUEUE}_sum", before, after)
     steps = growth(f"{STEPS}_count", before, after)
     seconds = growth(f"{STEPS}_sum", before, after)
@@ -64,7 +68,8 @@ def measures_of(
         waiting=None if queued is None else queued / max(float(result["duration"]), 1e-9),
         preemptions=growth(PREEMPTIONS, before, after),
         step_seconds=seconds / steps if steps and seconds is not None else None,
-        foreign_share=foreign_share,
+        foreign_share=foreign[1] if foreign else None,
+        foreign_node=foreign[0] if foreign else "",
     )
 
 

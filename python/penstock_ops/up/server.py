@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from penstock.core import PenstockError
-from penstock_lab.bench.compare.processes import Meter, uninterrupted
+from penstock_lab.bench.compare.processes import uninterrupted
 from penstock_lab.bench.compare.recipe import Recipe, Values
 from penstock_lab.bench.compare.server_under_test import ServerUnderTest
 from penstock_lab.bench.compare.servers import Entry
 from penstock_lab.bench.target import Address
 from penstock_ops.plan.serving import without_settings
 from penstock_ops.top.exposition import Page, parse
+from penstock_ops.verify.finding import Finding
 
 NAME = "server"
 ENDING = (signal.SIGTERM, signal.SIGHUP)
@@ -27,28 +29,53 @@ ENDING = (signal.SIGTERM, signal.SIGHUP)
 class LocalServer:
     """A server on loopback, with all processes that it starts, and its log in a directory."""
 
+    api_key = ""
+
     def __init__(self, command: Sequence[str], port: int, metrics_port: int) -> None:
+        self.node = platform.node()
         self.command = list(command)
-        self.logs = Path(tempfile.mkdtemp(prefix="penstock-up-"))
+        self._folder = Path(tempfile.mkdtemp(prefix="penstock-up-"))
         self._metrics = f"http://127.0.0.1:{metrics_port}"
         # {penstock} stands for all words, because texts in braces are placeholders in other words.
         recipe = Recipe(NAME, ["{penstock}"], ready_path="/health")
         words = [*without_settings(), *command]
         cpus = sorted(os.sched_getaffinity(0))
         values = Values(port, cpus, "", Path(), words, Path())
-        self._server = ServerUnderTest(Entry(NAME, recipe), values, self.logs)
+        self._server = ServerUnderTest(Entry(NAME, recipe), values, self._folder)
 
     @property
     def url(self) -> str:
         return self._server.url
 
     @property
-    def pid(self) -> int | None:
-        return self._server.pid
+    def is_started(self) -> bool:
+        return self._server.pid is not None
+
+    @property
+    def process(self) -> str:
+        return f"process {self._server.pid}"
+
+    @property
+    def logs(self) -> str:
+        return str(self.log)
+
+    @property
+    def has_fault(self) -> bool:
+        """False: only hosts are watched."""
+        return False
+
+    def look(self) -> None:
+        pass
+
+    def watched(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def findings(self) -> list[Finding]:
+        return []
 
     @property
     def log(self) -> Path:
-        return self.logs / f"{NAME}.log"
+        return self._folder / f"{NAME}.log"
 
     def start(self, patience: float) -> float:
         """Start, and wait until the server is ready. Returns the seconds that it took. Raises
@@ -61,21 +88,29 @@ class LocalServer:
         return self._server.ready_s
 
     def metrics(self) -> Page:
-        """The server's metrics; a page without samples if the server does not answer."""
-        try:
-            return parse(Address(self._metrics).ask("/metrics").decode(errors="replace"))
-        except PenstockError:
-            return Page()
+        return metrics_of(self._metrics)
 
-    def meter(self) -> Meter | None:
-        return self._server.meter()
+    def usage(self) -> Callable[[], tuple[str, float] | None]:
+        """Begin to measure. The function gives this machine's name, with the share of its processor
+        time that other programs used.
+        """
+        meter = self._server.meter()
+        return lambda: (self.node, meter.read()["foreign_share"]) if meter else None
 
     def end(self, *, keep_log: bool = False) -> None:
         """End all processes of the server. A signal that arrives meanwhile is delayed."""
         with uninterrupted():
             self._server.end()
             if not keep_log:
-                shutil.rmtree(self.logs, ignore_errors=True)
+                shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def metrics_of(base: str) -> Page:
+    """The metrics at an address; a page without samples if the server does not answer."""
+    try:
+        return parse(Address(base).ask("/metrics").decode(errors="replace"))
+    except PenstockError:
+        return Page()
 
 
 @contextmanager

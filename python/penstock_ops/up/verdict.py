@@ -52,7 +52,8 @@ def _start(plan: Plan, findings: Sequence[Finding], measures: Measures) -> Findi
             Status.FAIL,
             f"the server did not start: {measures.failure}",
             cause=slow[0].summary if slow else "the last lines of its log name it",
-            remedy="penstock deploy systemd prints the command, to be run by hand",
+            remedy="penstock deploy systemd, or slurm for several hosts, prints the command, to be "
+            "run by hand",
         )
     return _measured(
         "start",
@@ -83,7 +84,7 @@ def _requests(measures: Measures) -> Finding:
         float(failed),
         Bound(0.0, None, "failed requests", is_ceiling=True),
         cause="" if is_kept else "the server refuses or breaks off requests of the planned load",
-        remedy="" if is_kept else "look at the server's log; --keep leaves it running",
+        remedy="" if is_kept else "look at the server's log, which is kept",
     )
 
 
@@ -108,7 +109,7 @@ def _circumstances(plan: Plan, measures: Measures) -> Iterator[Finding]:
     if not plan["target"]["resource"]:
         yield from _optional(
             "other-programs",
-            measures.node,
+            measures.foreign_node or measures.node,
             measures.foreign_share,
             Bound(None, BUSY, "of 1", is_ceiling=True),
             "processor time of other programs",
