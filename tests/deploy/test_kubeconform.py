@@ -33,7 +33,7 @@ def test_all_objects_are_valid(
 def test_the_page_counts_the_deployments() -> None:
     page = (Path(__file__).parents[2] / "docs/deploy.md").read_text()
     assert len(DEPLOYMENTS) == 27
-    assert "takes all objects of twenty-seven deployments" in page
+    assert "accepts all objects of twenty-seven deployments" in page
 
 
 @pytest.mark.parametrize("name", ["two-by-eight", "ray"])
