@@ -59,7 +59,7 @@ def test_codes_of_mxfp4_have_scales_of_their_own(load_hf: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
-        ({"quantization_config": {"quant_method": "gptq"}}, "quant_method = 'gptq'"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 8}}, r"GPTQ \(8-bit integers"),
         ({"attention_bias": False}, "attention_bias = False"),
         ({"layer_types": ["full_attention"]}, "layer_types"),
         ({"sliding_window": None}, "sliding_window is missing"),

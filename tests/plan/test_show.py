@@ -144,14 +144,19 @@ def test_a_quantization_that_is_refused(capsys: pytest.CaptureFixture[str], tiny
     held = numbers(tiny)
     assert f"\ntensors of F32: 20, {held:,} numbers, {4 * held / 1024:.2f} KiB\n" in text
     assert "unsupported: no backend runs it yet: " in text
-    assert "quantization_config = {'quant_method': 'gptq', 'bits': 4} is not supported" in text
+    assert (
+        "quantization_config: GPTQ (4-bit integers, a scale for a row, symmetric) is not " in text
+    )
 
 
 @pytest.mark.parametrize(
     ("keys", "fault"),
     [
         ({"architectures": ["NovelForCausalLM"], "hidden_size": None}, "hidden_size is missing"),
-        ({"quantization_config": {"quant_method": "novel"}}, "quantization_config: novel: the"),
+        (
+            {"quantization_config": {"quant_method": "novel"}},
+            "quantization_config.quant_method = 'novel'",
+        ),
     ],
 )
 def test_what_can_be_read_of_a_model_without_sizes(
@@ -199,6 +204,36 @@ def test_keys_that_are_not_read_are_named(capsys: pytest.CaptureFixture[str], ti
     assert last.startswith("not read from config.json: ")
     assert '"red\\u001b[31m"' in last
     assert "\x1b" not in last
+
+
+def test_quantised_matrices_are_listed_by_scheme(
+    capsys: pytest.CaptureFixture[str], directory: Path
+) -> None:
+    settings = {
+        "quant_method": "gptq",
+        "bits": 4,
+        "group_size": 128,
+        "sym": False,
+        "dynamic": {"-:.*layers.[0-7].mlp": {}, ".*k_proj": {"bits": 8, "group_size": 64}},
+    }
+    config = {**QWEN3_30B, "quantization_config": settings}
+    (directory / "config.json").write_text(json.dumps(config))
+    text, _ = refused(capsys, str(directory))
+    assert ": qwen3moe; 48 layers, " in text
+    assert (
+        "  int4/128: GPTQ, 4-bit integers, a scale for 128 inputs, zero points\n"
+        "    attention q v o, experts gate up down (layers 8-47)\n"
+        "  int8/64: GPTQ, 8-bit integers, a scale for 64 inputs, zero points\n"
+        "    attention k\n"
+    ) in text
+    assert "unsupported: no backend runs it yet: " in text
+    assert "quantization_config: GPTQ (4-bit integers, " in text
+    found = json.loads(refused(capsys, str(directory), "--json")[0])
+    assert [(row["name"], row["bits"], row["group_size"], row["zero_points"])
+            for row in found["quantization"]] == [
+        ("int4/128", 4, 128, True), ("int8/64", 8, 64, True)
+    ]  # fmt: skip
+    assert (found["family"], found["supported"]) == ("qwen3moe", False)
 
 
 @pytest.mark.parametrize("name", READ)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,13 @@ from penstock.cli.main import main
 from penstock.core import PenstockError
 from penstock.model import load_model
 from penstock.model.sharding import plan_grid
-from penstock.model.sizing import whole
+from penstock.model.sizing import Matrix, whole
 from penstock_ops.plan import modules
 from penstock_ops.plan.cut import Cut
 from penstock_ops.plan.hardware import accelerator
 from penstock_ops.plan.memory import sized
 from penstock_ops.plan.subject import read_subject
-from penstock_ops.plan.weights import as_packed, stored
+from penstock_ops.plan.weights import as_packed
 from tests.plan.conftest import FP8, R1, Model
 from tests.real_ranks import TINY, exact_config
 
@@ -70,6 +71,11 @@ H, F, KV, LAYERS, VOCAB = 4096, 14336, 1024, 32, 128256
 QKVO, MLP = 2 * H * H + 2 * H * KV, 3 * H * F
 OUTER = 2 * 2 * VOCAB * H + 2 * (2 * LAYERS + 1) * H
 """Bytes of embedding, head and norms of Llama 3.1 8B in bf16."""
+LINEARS = {
+    "q": (H, H), "k": (KV, H), "v": (KV, H), "o": (H, H),
+    "gate": (F, H), "up": (F, H), "down": (H, F),
+}  # fmt: skip
+ATTENTION, FEED = "qkvo", ("gate", "up", "down")
 W4 = 0.5 + 2 / 128
 FOUR = {"num_bits": 4, "group_size": 128, "type": "int", "symmetric": True}
 EIGHT = {"num_bits": 8, "type": "float", "strategy": "channel"}
@@ -90,6 +96,27 @@ HOSTILE = (
     "m" * 100_000,
 )
 """Expressions that would not end in years, or that `re` cannot hold."""
+
+
+def gptq(roles: Iterable[str], bits: int, group: int) -> int:
+    """Bytes of a layer's matrices: codes, scales in f16, zero points in codes, a group of each
+    input in 32 bits.
+    """
+    shapes = [LINEARS[role] for role in roles]
+    return sum(n * k * bits // 8 + k // group * (2 * n + n * bits // 8) + 4 * k for n, k in shapes)
+
+
+def awq(roles: Iterable[str], group: int) -> int:
+    """Like `gptq`, with 4 bits and without groups of inputs."""
+    return sum(gptq([role], 4, group) - 4 * LINEARS[role][1] for role in roles)
+
+
+def numbers(*roles: str) -> int:
+    return sum(math.prod(LINEARS[role]) for role in roles)
+
+
+def outputs(*roles: str) -> int:
+    return sum(LINEARS[role][0] for role in roles)
 
 
 def groups(*pairs: tuple[list[str], dict[str, object]], **more: object) -> dict[str, object]:
@@ -123,19 +150,27 @@ def groups(*pairs: tuple[list[str], dict[str, object]], **more: object) -> dict[
         ),
         (
             groups((["re:.*self_attn.*"], EIGHT), (["re:.*mlp.*"], FOUR)),
-            LAYERS * ((1 + 4 / 128**2) * QKVO + W4 * MLP),
+            LAYERS * (QKVO + 2 * outputs(*ATTENTION) + W4 * MLP),
         ),
         (
             groups((["Linear"], FOUR), (["re:.*down_proj"], EIGHT), ignore=["re:.*lm_head"]),
-            LAYERS * (W4 * (QKVO + MLP // 3 * 2) + (1 + 4 / 128**2) * (MLP // 3)),
+            LAYERS * (W4 * (QKVO + MLP // 3 * 2) + MLP // 3 + 2 * H),
         ),
         (
-            {"quant_method": "fp8", "modules_to_not_convert": ["model.layers.0", "lm_head"]},
+            {**FP8, "modules_to_not_convert": ["model.layers.0", "lm_head"]},
             (2 + 31 * (1 + 4 / 128**2)) * (QKVO + MLP),
         ),
         (
             {"quant_method": "fp8", "modules_to_not_convert": ["o_proj", "down_proj"]},
-            LAYERS * ((1 + 4 / 128**2) * (QKVO - H * H + MLP // 3 * 2) + 2 * (H * H + MLP // 3)),
+            LAYERS * (QKVO - H * H + MLP // 3 * 2 + 5 * 4 + 2 * (H * H + MLP // 3)),
+        ),
+        (
+            {"quant_method": "fp8", "activation_scheme": "static"},
+            LAYERS * (QKVO + MLP + 7 * 8),
+        ),
+        (
+            {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0},
+            LAYERS * (QKVO + MLP + 4 * outputs(*LINEARS) + 7 * 4),
         ),
         (
             {
@@ -147,7 +182,7 @@ def groups(*pairs: tuple[list[str], dict[str, object]], **more: object) -> dict[
                     "+:.*down_proj": {"bits": 8, "group_size": 64},
                 },
             },
-            LAYERS * (2 * QKVO + (0.5 + 2.5 / 128) * (MLP // 3 * 2) + (1 + 3 / 64) * (MLP // 3)),
+            LAYERS * (2 * QKVO + gptq(["gate", "up"], 4, 128) + gptq(["down"], 8, 64)),
         ),
         (
             {
@@ -156,7 +191,7 @@ def groups(*pairs: tuple[list[str], dict[str, object]], **more: object) -> dict[
                 "group_size": 128,
                 "modules_in_block_to_quantize": [["mlp.gate_proj", "mlp.up_proj"]],
             },
-            LAYERS * (2 * (QKVO + MLP // 3) + (0.5 + 2.5 / 128) * (MLP // 3 * 2)),
+            LAYERS * (2 * (QKVO + MLP // 3) + gptq(["gate", "up"], 4, 128)),
         ),
         (
             {
@@ -165,7 +200,7 @@ def groups(*pairs: tuple[list[str], dict[str, object]], **more: object) -> dict[
                 "q_group_size": 128,
                 "modules_to_not_convert": ["self_attn"],
             },
-            LAYERS * (2 * QKVO + (0.5 + 2.5 / 128) * MLP),
+            LAYERS * (2 * QKVO + awq(FEED, 128)),
         ),
         (
             {
@@ -185,7 +220,7 @@ def groups(*pairs: tuple[list[str], dict[str, object]], **more: object) -> dict[
                 "quant_algo": "FP8",
                 "exclude_modules": ["model.layers.1*", "lm_head", "model.layers.*.self_attn"],
             },
-            LAYERS * 2 * QKVO + (11 * 2 + 21 * (1 + 4 / 128**2)) * MLP,
+            LAYERS * 2 * QKVO + (11 * 2 + 21) * MLP + 21 * 3 * 8,
         ),
     ],
 )
@@ -198,7 +233,7 @@ def test_bytes_are_summed_by_layer_and_matrix(
 
 def test_ranks_hold_what_their_own_layers_have(model: Model) -> None:
     """The first stage keeps its layers as they are, the second has four bits."""
-    ignored = ["lm_head", *(f"model.layers.{i}" for i in range(16))]
+    ignored = ["lm_head", *(rf"re:model\.layers\.{i}\." for i in range(16))]
     subject = model(LLAMA, quantization_config=groups((["Linear"], FOUR), ignore=ignored))
     device = accelerator("h100-sxm-80gb")
     memory = sized(subject.spec, subject.weights, device, Cut(1, 2), "bf16")
@@ -215,7 +250,18 @@ def test_ranks_hold_what_their_own_layers_have(model: Model) -> None:
         (groups((["Linear"], FOUR), ignore=["model.layers.0.unheard_of"]), "unheard_of"),
         (groups((["re:.*unheard_of.*"], FOUR)), "unheard_of"),
         (groups((["LlamaAttention"], FOUR)), "LlamaAttention"),
-        (groups((["Linear"], {"num_bits": 6, "type": "float"})), "floats of 6 bits"),
+        (
+            groups((["re:.*o_proj"], {**FOUR, "group_size": 96})),
+            "layer 0, attention o: groups of 96 do not divide 4096 inputs",
+        ),
+        (
+            {"quant_method": "gptq", "bits": 3, "group_size": 14336},
+            "groups of 14336 do not divide 4096 inputs",
+        ),
+        (
+            groups((["Linear"], {"num_bits": 6, "type": "float"})),
+            "num_bits = 6 .* floats of 4 or 8 bits",
+        ),
         (groups((["Linear"], FOUR), ignore=["re:("]), NO_EXPRESSION),
         ({"quant_method": "fp8", "modules_to_not_convert": ["blocks.*.ffn"]}, "blocks"),
         ({"quant_method": "new"}, "new"),
@@ -224,7 +270,7 @@ def test_ranks_hold_what_their_own_layers_have(model: Model) -> None:
             (groups((["Linear"], FOUR), ignore=[f"re:{hostile}"]), NO_EXPRESSION)
             for hostile in HOSTILE
         ),
-        (groups((["Linear"], FOUR), ignore=["model" + "*a" * 40]), NO_EXPRESSION),
+        ({**FP8, "modules_to_not_convert": ["model" + "*a" * 40]}, NO_EXPRESSION),
         ({"quant_method": "gptq", "bits": None}, "bits"),
         ({"quant_method": "gptq", "bits": 4, "group_size": 128, "dynamic": {"x": 3}}, "x"),
     ],
@@ -277,23 +323,14 @@ def test_integers_without_groups_have_a_name(model: Model) -> None:
     )
 
 
-def test_groups_of_integers(model: Model) -> None:
+def test_groups_of_integers(directory: Callable[..., Path]) -> None:
     scheme = {"num_bits": 4, "group_size": 32, "type": "int"}
     ignored = ["re:.*self_attn.*", "re:.*shared_experts.*", "lm_head"]
-    spec = model("moonshotai/Kimi-K2-Instruct").spec
-    found = stored(
-        {
-            "quantization_config": {
-                "quant_method": "compressed-tensors",
-                "format": "pack-quantized",
-                "config_groups": {"group_0": {"weights": scheme}},
-                "ignore": ignored,
-            }
-        },
-        {},
-        spec,
-    )
-    assert found.size(found.parts["experts"]) == 0.5 + 2 / 32
+    settings = groups((["Linear"], scheme), format="pack-quantized", ignore=ignored)
+    made = str(directory("moonshotai/Kimi-K2-Instruct", quantization_config=settings))
+    found = read_subject(made).weights
+    experts = Matrix("experts", "up", 5, 2048, 7168)
+    assert found.size(experts) == 2048 * 7168 * (0.5 + 2 / 32) + 16
     assert found.parts["shared"] == found.parts["attention"] == "bf16"
 
 
@@ -321,8 +358,8 @@ def test_a_directory_with_nothing_but_its_config(model: Model) -> None:
 def test_this_machine_holds_other_types_than_the_file(model: Model) -> None:
     held = as_packed(model(R1, quantization_config=FP8).weights)
     assert held.name == "int8"
-    assert held.size(held.parts["experts"]) == 1 + 2 / 32
-    assert held.size(held.parts["head"]) == 2
+    assert held.size(Matrix("experts", "up", 5, 2048, 7168)) == 2048 * 7168 * (1 + 2 / 32)
+    assert held.size(Matrix("head", "head", None, 100, 64)) == 100 * 64 * 2
     assert held.parts["router"] == held.parts["vectors"] == "f32"
 
 
@@ -338,7 +375,7 @@ def test_the_default_form_of_a_checkpoint_is_what_the_decoder_packs() -> None:
 
 def test_a_gguf_file_counts_as_it_is_packed() -> None:
     subject = read_subject(str(TINY / "gptoss.gguf"))
-    assert subject.weights.size(subject.weights.parts["attention"]) == 2
+    assert subject.weights.size(Matrix("attention", "q", 0, 64, 32)) == 64 * 32 * 2
     assert read_subject(str(TINY / "mixtral.gguf")).weights.name == "F16"
 
 

@@ -8,6 +8,7 @@ from penstock.model import rope
 from penstock.model.errors import ModelError
 from penstock.model.fields import Fields
 from penstock.model.gguf import GgufHeader
+from penstock.model.quantization import refusal, settings
 from penstock.model.recipes import GGUF_ROPE_FACTORS
 from penstock.model.spec import (
     Attention,
@@ -134,22 +135,27 @@ def _layers(
 def _refuse_foreign_features(config: Fields, *, quantised: bool) -> None:
     if config.get("hidden_act") not in ACTIVATIONS:
         raise config.refuse("hidden_act", " ".join(ACTIVATIONS))
-    if config.get("quantization_config") is not None and not quantised:
-        raise config.refuse(
-            "quantization_config", "unquantised safetensors, or quantised GGUF files"
-        )
+    if not quantised:
+        refuse_quantised(config)
+
+
+def refuse_quantised(config: Fields) -> None:
+    """Raise ModelError, which names the quantisation, for a quantised checkpoint."""
+    if settings(config, {}) is not None:
+        raise refusal(config)
 
 
 def has_block_scales(config: Fields) -> bool:
     """Whether matrices are FP8 with one scale for each block of 128 x 128. Raises ModelError for
     any other quantisation.
     """
-    quantised = config.within("quantization_config")
+    quantised = settings(config, {})
     if quantised is None:
         return False
-    for key, supported in (("quant_method", "fp8"), ("weight_block_size", BLOCK)):
-        if quantised.get(key) != supported:
-            raise quantised.refuse(key, str(supported))
+    if quantised.get("quant_method") != "fp8":
+        raise refusal(config)
+    if quantised.get("weight_block_size") != BLOCK:
+        raise quantised.refuse("weight_block_size", str(BLOCK))
     return True
 
 

@@ -54,6 +54,10 @@ class Fields:
                 self.read.add(key)
                 yield key[size:], value
 
+    def names(self) -> list[str]:
+        """Keys without the prefix."""
+        return [key for key, _ in self.items()]
+
     def holds_objects(self) -> bool:
         """Whether any value is an object."""
         return any(isinstance(value, dict) for value in self._values.values())
@@ -106,6 +110,15 @@ class Fields:
         if not isinstance(value, str):
             raise self.refuse(key, "a string")
         return value
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """The list of strings at `key`; empty if it is missing."""
+        value = self.get(key)
+        if value is None:
+            return ()
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self.refuse(key, "a list of strings")
+        return tuple(value)
 
     def token(self, key: str, vocab: int) -> int | None:
         """The token id at `key`; None if it is missing, or -1, which some exporters write

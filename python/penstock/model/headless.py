@@ -20,6 +20,8 @@ output head.
 MOST_LABELS = 1 << 16
 _PREFIX = "model."
 _SCORE = "score.weight"
+_HEAD = "lm_head."
+"""Start of the names of the output head's tensors, of which a quantised one has several."""
 
 Stored = tuple[DecoderSpec, WeightRecipes, bool]
 
@@ -36,7 +38,7 @@ def as_stored(
     names = _names(config.file.parent)
     if weights.embed.tensor not in names and weights.embed.tensor[len(_PREFIX) :] in names:
         weights = _without_prefix(weights)
-    headless = bool(names) and "lm_head.weight" not in names
+    headless = bool(names) and not any(name.startswith(_HEAD) for name in names)
     only = classifier or (headless and not spec.tied_embeddings)
     if only:
         spec, weights = replace(spec, tied_embeddings=True), replace(weights, head=None)

@@ -20,16 +20,13 @@ from penstock.model.generation import (
 from penstock.model.gguf import GgufReader, native_reader, read_header
 from penstock.model.headless import BASES, Stored, as_stored
 from penstock.model.pooling import gguf_pooling, hf_pooling
+from penstock.model.quantization import MODELOPT, refusal, settings
 from penstock.model.spec import DecoderSpec, WeightRecipes
 
 CONFIG = "config.json"
 PICKLES = ("pytorch_model*.bin", "*.pth", "*.pt")
 PART = re.compile(r"-\d{5}-of-\d{5}$")
 """End of the file name, without suffix, of one part of a split GGUF file."""
-MODELOPT = "hf_quant_config.json"
-"""File that NVIDIA's ModelOpt writes next to a config.json that lacks the format of the weights.
-Such checkpoints are rejected.
-"""
 WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json")
 
 
@@ -154,12 +151,10 @@ def map_hf(config: Fields, modelopt: dict[str, object] | None = None) -> tuple[s
     weights, tensor names of published files are assumed. `modelopt` is the content of the file
     MODELOPT, if that was already read.
     """
-    quantised = config.file.with_name(MODELOPT)
     if modelopt is None:
-        modelopt = read_optional_object(quantised)
-    beside = Fields(quantised, modelopt).within("quantization")
-    if beside is not None and beside.get("quant_algo") is not None:
-        raise beside.refuse("quant_algo", "weights that config.json describes")
+        modelopt = read_optional_object(config.file.with_name(MODELOPT))
+    if modelopt and settings(config, modelopt) is not None:
+        raise refusal(config, modelopt)
     architecture = _hf_architecture(config)
     spec, weights = HF_ARCHITECTURES[BASES.get(architecture, architecture)](config)
     return architecture, as_stored(config, architecture, spec, weights)

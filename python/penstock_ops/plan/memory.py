@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -199,13 +199,15 @@ def _rank(share: Share, weights: WeightTypes, device: Accelerator, kv: str) -> R
 def part_lines(matrices: Iterable[tuple[Matrix, int]], weights: WeightTypes) -> tuple[Line, ...]:
     """Bytes of the weights by part of the model and number type, each with its formula."""
     numbers = Counter[tuple[Part, str]]()
+    sizes = defaultdict[tuple[Part, str], float](float)
     for matrix, count in matrices:
-        numbers[matrix.part, weights.kind(matrix)] += matrix.numbers * count
+        key = (matrix.part, weights.kind(matrix))
+        numbers[key] += matrix.numbers * count
+        sizes[key] += weights.size(matrix) * count
     found = []
     for part, kind in sorted(numbers, key=lambda key: PARTS.index(key[0])):
-        count, each = numbers[part, kind], weights.size(kind)
+        count, size = numbers[part, kind], sizes[part, kind]
         if count:
-            found.append(
-                Line(part, round(count * each), f"{count:,} weights x {each:.6g} B ({kind})")
-            )
+            formula = f"{count:,} weights x {size / count:.6g} B ({kind})"
+            found.append(Line(part, round(size), formula))
     return tuple(found)

@@ -9,14 +9,21 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from penstock.core import KvSpec, PenstockError
 from penstock.model.sharding import Grid, plan_grid
-from penstock.model.sizing import active_parameters, kv_spec, matrices, parameters, state_bytes
+from penstock.model.sizing import (
+    active_parameters,
+    kv_spec,
+    matrices,
+    parameters,
+    state_bytes,
+    whole,
+)
 from penstock.model.spec import (
     Attention,
     FeedForward,
@@ -39,6 +46,8 @@ from penstock_ops.plan.subject import Subject, read_subject
 GROUP = "Look inside"
 SUMMARY = "look at a model without loading it: show"
 MOST_RANGES = 4
+Kind = tuple[str, str]
+"""Part of a matrix in the model, and its role."""
 KV_BYTES = {"bfloat16": 2, "float32": 4}
 
 
@@ -143,6 +152,7 @@ class Report:
             "parameters": parameters(spec),
             "active_parameters": active_parameters(spec),
             "weights_type": subject.weights.name,
+            "quantization": _quantization(subject),
             "file_bytes": subject.file_bytes,
             **_held(self.whole),
             "ranks": [
@@ -153,7 +163,7 @@ class Report:
 
     def lines(self) -> Iterator[str]:
         subject, spec = self.subject, self.subject.spec
-        known = not subject.refused
+        known = subject.is_of_family
         family = spec.family if known else "cannot be served here"
         yield f"{subject.name}: {family}; {len(spec.layers)} layers, hidden {spec.hidden:,}"
         tied = ", which is the output head too" if spec.tied_embeddings else ""
@@ -167,6 +177,7 @@ class Report:
         yield f"weights: {size(self.whole.weights)}, most of them {subject.weights.name}{stored}"
         held = (f"{part} {size(taken)}" for part, taken in self.whole.parts.items())
         yield f"  {', '.join(held)}"
+        yield from _quantization_lines(subject)
         yield from _kv_lines(self.whole)
         for share in self.ranks:
             yield f"{share.what}: {size(share.weights)} of weights"
@@ -177,6 +188,46 @@ class Report:
             yield f"unsupported: {subject.refused}"
         elif subject.unread:
             yield f"not read from config.json: {', '.join(map(printable, subject.unread))}"
+
+
+def _quantization_lines(subject: Subject) -> Iterator[str]:
+    for entry in _quantization(subject):
+        yield f"  {entry['name']}: {entry['format']}, {entry['description']}"
+        yield f"    {', '.join(entry['modules'])}"
+
+
+def _quantization(subject: Subject) -> list[dict[str, Any]]:
+    """The schemes of a quantised checkpoint, with the kinds of modules that have each."""
+    weights = subject.weights
+    return [
+        {
+            "name": name,
+            "format": weights.method,
+            "description": scheme.describe(),
+            "bits": scheme.bits,
+            "group_size": scheme.shared[1] if scheme.shared[0] == 1 else None,
+            "zero_points": scheme.zero_points,
+            "modules": _modules(subject, name),
+        }
+        for name, scheme in weights.schemes.items()
+    ]
+
+
+def _modules(subject: Subject, name: str) -> list[str]:
+    """The matrices of a type by part of the model, with their layers if other layers have the same
+    matrices with another type.
+    """
+    every, own = defaultdict[Kind, list[int]](list), defaultdict[Kind, list[int]](list)
+    for matrix in whole(subject.spec):
+        layers = [] if matrix.layer is None else [matrix.layer]
+        every[matrix.part, matrix.role] += layers
+        if subject.weights.kind(matrix) == name:
+            own[matrix.part, matrix.role] += layers
+    roles = defaultdict[tuple[str, str], list[str]](list)
+    for (part, role), layers in own.items():
+        where = "" if layers == every[part, role] else f" ({spans(layers)})"
+        roles[part, where].append(role)
+    return [f"{part} {' '.join(found)}{where}" for (part, where), found in roles.items()]
 
 
 def _share(subject: Subject, grid: Grid, rank: int, number_bytes: int) -> Share:

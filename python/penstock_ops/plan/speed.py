@@ -243,7 +243,7 @@ def _stage(spec: DecoderSpec, share: Share, weights: WeightTypes, number_bytes: 
     for matrix, count in share.matrices(weights.by_layer):
         if matrix.part == "embedding" and not spec.tied_embeddings:
             continue
-        size = matrix.numbers * count * weights.size(weights.kind(matrix))
+        size = count * weights.size(matrix)
         if matrix.part == "experts":
             experts += size
         else:

@@ -25,14 +25,15 @@ from penstock.model.fields import Fields
 from penstock.model.files import read_object, read_optional_object
 from penstock.model.gguf import TensorRow, native_reader
 from penstock.model.headless import BASES
-from penstock.model.load import CONFIG, MODELOPT, load_model, map_hf
+from penstock.model.load import CONFIG, load_model, map_hf
+from penstock.model.quantization import KEYS, MODELOPT, quantization, settings
 from penstock.model.sizing import Matrix, Part
-from penstock.model.spec import DecoderSpec, Layer
+from penstock.model.spec import DecoderSpec, Layer, WeightRecipes
 from penstock_ops.plan.catalogue import Entry, find, hint
 from penstock_ops.plan.keys import COMPARED
-from penstock_ops.plan.quantised import kv_type
+from penstock_ops.plan.quantised import REMEDY, kv_type
 from penstock_ops.plan.shape import read_shape, text_part
-from penstock_ops.plan.weights import PARTS, WeightTypes, settings, stored, uniform
+from penstock_ops.plan.weights import PARTS, WeightTypes, stored, uniform
 
 INDEX = "model.safetensors.index.json"
 HEADER_BYTES = 1 << 28
@@ -78,6 +79,8 @@ class Subject:
     """Notes for the user, for example about parts of the model that the sizes leave out."""
     kv: str = ""
     """Number type that the checkpoint requests for KV; empty if it requests none."""
+    is_of_family: bool = True
+    """Whether a model family read the metadata. Otherwise only the sizes in `spec` are known."""
     path: Path | None = None
     """File or directory with the weights; None without weights."""
     unread: tuple[str, ...] = ()
@@ -169,34 +172,64 @@ def _subject(
     """
     values = text_part(raw)
     config, whole = Fields(file, values), Fields(file, raw)
-    spec, refused = _spec(whole, config, quantised)
-    kept = {key: raw[key] for key in ("quantization_config",) if key in raw}
+    spec, recipes, refused = _spec(whole, config, quantised)
+    own = {**values, **{key: raw[key] for key in KEYS if key in raw}}
+    stated = Fields(file, own, read=whole.read)
     return Subject(
         name=file.resolve().parent.name if file.name == CONFIG else file.stem,
         digest="",
         spec=spec,
-        weights=uniform(weights) if weights else stored({**values, **kept}, quantised, spec),
-        kv=kv_type(settings({**values, **kept}, quantised)),
+        weights=uniform(weights) if weights else _stored(stated, quantised, spec, recipes),
+        kv=kv_type(settings(stated, quantised)),
         file_bytes=None,
         refused=refused,
-        notes=(*_notes(raw, config), *(_by_keys(config) if refused else ())),
+        notes=(*_notes(raw, config), *(() if recipes else _by_keys(config))),
+        is_of_family=recipes is not None,
         unread=() if refused else tuple(key for key in whole.unread() if not _USED.fullmatch(key)),
     )
 
 
-def _spec(whole: Fields, config: Fields, quantised: dict[str, object]) -> tuple[DecoderSpec, str]:
-    """The model's DecoderSpec, and text why no backend can run it. Without a model family that
-    supports it, the spec has only sizes. `config` is the part of `whole` for text.
+def _stored(
+    config: Fields,
+    quantised: dict[str, object],
+    spec: DecoderSpec,
+    recipes: WeightRecipes | None,
+) -> WeightTypes:
+    """The types that a checkpoint states. Raises PenstockError, which names the flag that states
+    them instead.
+    """
+    dtype = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
+    try:
+        found = quantization(config, quantised)
+    except ModelError as error:
+        raise PenstockError(f"{error}; {REMEDY}") from error
+    return stored(dtype, found, spec, recipes)
+
+
+def _spec(
+    whole: Fields, config: Fields, quantised: dict[str, object]
+) -> tuple[DecoderSpec, WeightRecipes | None, str]:
+    """The model's DecoderSpec, the names of its tensors, and text why no backend can run it.
+    Without a model family that supports it, the spec has only sizes, and no names are known.
+    `config` is the part of `whole` for text.
     """
     listed = whole.get("architectures")
     name = str(listed[0]) if isinstance(listed, list) and listed else ""
     if BASES.get(name, name) not in HF_ARCHITECTURES:
-        return _shared(read_shape(config)), f"no backend runs {name or 'this architecture'} yet"
-    try:
-        _, (spec, *_) = map_hf(whole, quantised)
-        return _shared(spec), ""
-    except ModelError as error:
-        return _shared(read_shape(config)), f"no backend runs it yet: {error}"
+        return (
+            _shared(read_shape(config)),
+            None,
+            f"no backend runs {name or 'this architecture'} yet",
+        )
+    refused = ""
+    plain = whole.changed(dict.fromkeys(KEYS))
+    for fields, beside in ((whole, quantised), (plain, {})):
+        try:
+            _, (spec, recipes, _) = map_hf(fields, beside)
+            return _shared(spec), recipes, refused
+        except ModelError as error:
+            refused = refused or f"no backend runs it yet: {error}"
+    return _shared(read_shape(config)), None, refused
 
 
 def _shared(spec: DecoderSpec) -> DecoderSpec:

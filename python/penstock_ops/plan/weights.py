@@ -6,13 +6,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from penstock.core import InvalidValueError
+from penstock.model.quantization import LINEAR, Quantization, Scheme
 from penstock.model.sizing import Matrix, Part, whole, whole_counted
-from penstock.model.spec import DecoderSpec
+from penstock.model.spec import DecoderSpec, WeightRecipes
 from penstock_ops.plan.modules import Key, Modules
-from penstock_ops.plan.quantised import LINEAR, kinds
+from penstock_ops.plan.quantised import schemes, stored_shape
 
 BYTES = {
     "f32": 4.0,
@@ -44,16 +45,20 @@ PARTS: tuple[Part, ...] = (
 @dataclass(frozen=True, slots=True)
 class WeightTypes:
     """The number type of each part of a model, and exceptions for single matrices. A type is a key
-    of BYTES or of `other`.
+    of `schemes`, of `other` or of BYTES, in this order.
     """
 
     name: str
     """Type of most of the weights."""
     parts: Mapping[Part, str]
-    other: Mapping[str, float]
-    """Bytes of one weight, for types that are not in BYTES."""
+    other: Mapping[str, float] = field(default_factory=dict)
+    """Bytes of one weight, for types whose size does not depend on a matrix's shape."""
     exceptions: Mapping[Key, str] = field(default_factory=dict)
     """Type of each matrix that differs from its part."""
+    schemes: Mapping[str, Scheme] = field(default_factory=dict)
+    """How a quantised checkpoint stores the matrices of a type."""
+    method: str = ""
+    """Name of the quantisation format of the checkpoint; empty without one."""
 
     @property
     def by_layer(self) -> bool:
@@ -65,23 +70,22 @@ class WeightTypes:
         key = (matrix.layer, matrix.part, matrix.role)
         return self.exceptions.get(key, self.parts[matrix.part])
 
-    def size(self, kind: str) -> float:
-        """Bytes of one weight of type `kind`."""
-        return self.other[kind] if kind in self.other else BYTES[kind]
+    def size(self, matrix: Matrix) -> float:
+        """Bytes of a matrix, with all its copies."""
+        kind = self.kind(matrix)
+        if (scheme := self.schemes.get(kind)) is not None:
+            return matrix.copies * scheme.bytes(*stored_shape(matrix))
+        each = self.other[kind] if kind in self.other else BYTES[kind]
+        return matrix.numbers * each
 
     def bytes(self, matrices: Iterable[Matrix]) -> int:
-        return round(sum(matrix.numbers * self.size(self.kind(matrix)) for matrix in matrices))
+        return round(sum(self.size(matrix) for matrix in matrices))
 
     def model_bytes(self, spec: DecoderSpec) -> int:
         """Bytes of all weights of a model."""
         if self.by_layer:
             return self.bytes(whole(spec))
-        return round(
-            sum(
-                matrix.numbers * count * self.size(self.kind(matrix))
-                for matrix, count in whole_counted(spec)
-            )
-        )
+        return round(sum(self.size(matrix) * count for matrix, count in whole_counted(spec)))
 
 
 def uniform(kind: str, others: str = "bf16") -> WeightTypes:
@@ -89,39 +93,44 @@ def uniform(kind: str, others: str = "bf16") -> WeightTypes:
     if kind not in BYTES:
         raise InvalidValueError("--weights", kind, f"one of {', '.join(BYTES)}")
     rest = kind if kind in ("f32", "bf16") else others
-    return WeightTypes(kind, {part: kind if part in LINEAR else rest for part in PARTS}, {})
+    return WeightTypes(kind, {part: kind if part in LINEAR else rest for part in PARTS})
 
 
 def as_packed(types: WeightTypes) -> WeightTypes:
     """The types that the native decoder uses in memory by default: FP8 becomes 8-bit integers with
     a scale for 32 weights, floats become bf16, routers and vectors f32.
     """
-    held = {"fp8": "int8", "f32": "bf16"}
+    held = {"fp8": "int8", "f32": "bf16"} | {
+        kind: "int8"
+        for kind, scheme in types.schemes.items()
+        if (scheme.number, scheme.bits) == ("float", 8)
+    }
     parts = {part: held.get(kind, kind) for part, kind in types.parts.items()}
     exceptions = {
         key: held.get(kind, kind) for key, kind in types.exceptions.items() if key[1] != "router"
     }
-    return WeightTypes(
-        held.get(types.name, types.name),
-        {**parts, "router": "f32", "vectors": "f32"},
-        types.other,
-        exceptions,
+    return replace(
+        types,
+        name=held.get(types.name, types.name),
+        parts={**parts, "router": "f32", "vectors": "f32"},
+        exceptions=exceptions,
     )
 
 
 def stored(
-    config: Mapping[str, object], quantised: Mapping[str, object], spec: DecoderSpec
+    dtype: str, found: Quantization | None, spec: DecoderSpec, weights: WeightRecipes | None
 ) -> WeightTypes:
-    """The types that a checkpoint states in `config.json`, or in `hf_quant_config.json`
-    (`quantised`), which takes precedence. PenstockError names unknown quantisation settings.
+    """The types of a checkpoint whose config.json states `dtype` and the quantisation `found`.
+    `weights` has the names of its tensors, if they are known. PenstockError names settings that
+    match no matrix, or that a matrix cannot have.
     """
-    dtype = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
     plain = uniform("f32" if dtype == "float32" else "bf16")
-    found = settings(config, quantised)
-    if not found:
+    if found is None:
         return plain
-    modules = Modules(spec)
-    types, other = kinds(found, modules)
+    modules = Modules(spec, weights)
+    of_matrix = schemes(found, modules)
+    names = _names(of_matrix.values())
+    types = {key: names[scheme] for key, scheme in of_matrix.items()}
     numbers: dict[Part, Counter[str]] = {part: Counter() for part in PARTS}
     for key, matrix in modules.matrices:
         numbers[matrix.part][types.get(key, plain.name)] += matrix.numbers
@@ -135,18 +144,23 @@ def stored(
         if types.get(key, plain.name) != parts[matrix.part]
     }
     total: Counter[str] = sum((numbers[part] for part in PARTS if part in LINEAR), Counter())
-    return WeightTypes(total.most_common(1)[0][0], parts, other, exceptions)
+    return WeightTypes(
+        total.most_common(1)[0][0],
+        parts,
+        exceptions=exceptions,
+        schemes={name: scheme for scheme, name in names.items()},
+        method=found.method,
+    )
 
 
-def settings(config: Mapping[str, object], quantised: Mapping[str, object]) -> Mapping[str, object]:
-    """The quantisation settings of a checkpoint; empty if it has none."""
-    inner = quantised.get("quantization")
-    if isinstance(inner, dict):
-        return inner
-    if "quant_algo" in quantised:
-        return quantised
-    for key in ("quantization_config", "compression_config"):
-        found = config.get(key)
-        if isinstance(found, dict):
-            return found
-    return {}
+def _names(found: Iterable[Scheme]) -> dict[Scheme, str]:
+    """A name for each scheme: its own, with a number if others have the same one. The scheme of
+    most matrices has none.
+    """
+    names: dict[Scheme, str] = {}
+    used: Counter[str] = Counter()
+    for scheme, _ in Counter(found).most_common():
+        used[scheme.name] += 1
+        count = used[scheme.name]
+        names[scheme] = scheme.name if count == 1 else f"{scheme.name} ({count})"
+    return names

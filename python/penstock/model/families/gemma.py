@@ -78,10 +78,7 @@ def _from_hf(version: Version, outer: Fields, config: Fields) -> tuple[DecoderSp
     for key in ("attention_bias", "use_bidirectional_attention"):
         if config.get(key):
             raise config.refuse(key, "false")
-    if outer.get("quantization_config") is not None:
-        raise outer.refuse(
-            "quantization_config", "unquantised safetensors, or quantised GGUF files"
-        )
+    common.refuse_quantised(outer)
     hidden = config.integer("hidden_size", 1, common.WIDEST, default=2304)
     norm = Norm("rms", config.number("rms_norm_eps", 1e-12, 0.1, default=1e-6), unit_offset=True)
     heads = config.integer("num_attention_heads", 1, common.MOST_HEADS, default=8)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from penstock.model import common, experts
 from penstock.model.fields import Fields
 from penstock.model.gguf import GgufHeader
+from penstock.model.quantization import refusal, settings
 from penstock.model.recipes import gguf_recipes, hf_recipes
 from penstock.model.spec import (
     Attention,
@@ -56,12 +57,10 @@ def from_hf(config: Fields) -> tuple[DecoderSpec, WeightRecipes]:
 
 def _are_codes(config: Fields) -> bool:
     """Whether experts are stored as MXFP4 codes."""
-    quantised = config.within("quantization_config")
-    if quantised is None:
-        return False
-    if quantised.get("quant_method") != "mxfp4":
-        raise quantised.refuse("quant_method", "mxfp4")
-    return True
+    quantised = settings(config, {})
+    if quantised is not None and quantised.get("quant_method") != "mxfp4":
+        raise refusal(config)
+    return quantised is not None
 
 
 def _windows(config: Fields) -> tuple[int | None, ...]:

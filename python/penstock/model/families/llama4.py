@@ -58,10 +58,7 @@ def from_hf_text(config: Fields) -> Mapped:
     text = config.within("text_config")
     if text is None:
         raise config.refuse("text_config", "an object")
-    if config.get("quantization_config") is not None:
-        raise config.refuse(
-            "quantization_config", "unquantised safetensors, or quantised GGUF files"
-        )
+    common.refuse_quantised(config)
     newer = "model.language_model.embed_tokens.weight" in tensor_names(config.file.parent)
     return _from_hf(text, "model.language_model." if newer else OUTER)
 

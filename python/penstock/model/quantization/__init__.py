@@ -1,0 +1,23 @@
+"""Quantised checkpoints: their settings, resolved by module, and the tensors of their matrices. The
+meaning of codes belongs to the backends.
+"""
+
+from penstock.model.quantization.patterns import Pattern
+from penstock.model.quantization.read import KEYS, MODELOPT, quantization, refusal, settings
+from penstock.model.quantization.scheme import Scheme, StoredTensor, tensors
+from penstock.model.quantization.settings import LINEAR, Quantization, Rule
+
+__all__ = [
+    "KEYS",
+    "LINEAR",
+    "MODELOPT",
+    "Pattern",
+    "Quantization",
+    "Rule",
+    "Scheme",
+    "StoredTensor",
+    "quantization",
+    "refusal",
+    "settings",
+    "tensors",
+]

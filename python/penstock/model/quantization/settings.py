@@ -1,0 +1,52 @@
+"""The quantisation of a checkpoint: which modules are quantised, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from penstock.model.quantization.patterns import Pattern
+from penstock.model.quantization.scheme import Scheme
+from penstock.model.sizing import Part
+
+LINEAR: tuple[Part, ...] = ("attention", "dense", "experts", "shared")
+"""Parts of a model that quantisation tools convert unless their settings exclude them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    pattern: Pattern
+    scheme: Scheme | None
+    """None: modules that the pattern matches are not quantised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    """The first rule that matches a module decides; without one, the part of the model to which
+    the module belongs.
+    """
+
+    method: str
+    """Name of the format."""
+    rules: tuple[Rule, ...]
+    parts: Mapping[Part, Scheme] = field(default_factory=dict)
+
+    def scheme(self, module: str, part: Part) -> Scheme | None:
+        """The scheme of a module, by its name in the checkpoint. None if it is not quantised."""
+        for rule in self.rules:
+            if rule.pattern.matches(module):
+                return rule.scheme
+        return self.parts.get(part)
+
+    @property
+    def schemes(self) -> tuple[Scheme, ...]:
+        """The different schemes, those of most modules first."""
+        return tuple(dict.fromkeys(self._all()))
+
+    def describe(self) -> str:
+        """The format and its schemes in words."""
+        return f"{self.method} ({'; '.join(each.describe() for each in self.schemes)})"
+
+    def _all(self) -> Iterator[Scheme]:
+        yield from self.parts.values()
+        yield from (rule.scheme for rule in self.rules if rule.scheme is not None)
