@@ -18,7 +18,7 @@ const SIGNAL_CHECK: Duration = Duration::from_millis(100);
 
 fn error(e: impl Into<CommError>) -> PyErr {
     match e.into() {
-        CommError::Lost(lost) => PyConnectionError::new_err(lost.to_string()),
+        CommError::Group(lost) => PyConnectionError::new_err(lost.to_string()),
         other => PyValueError::new_err(other.to_string()),
     }
 }

@@ -9,7 +9,7 @@ use penstock_decoder::{
     Alone, Carried, Collectives, Decoder as Native, DecoderError, DecoderSpec, Options, Shard,
     Wiring, join,
 };
-use penstock_kernels::Seen;
+use penstock_kernels::AttentionMask;
 use pyo3::exceptions::{PyRuntimeError, PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -146,9 +146,9 @@ impl Decoder {
         let groups = spec.groups.iter();
         let groups = groups.map(|g| {
             let (window, chunked) = match g.seen {
-                Seen::All => (None, false),
-                Seen::Window(window) => (Some(window), false),
-                Seen::Chunk(chunk) => (Some(chunk), true),
+                AttentionMask::All => (None, false),
+                AttentionMask::Window(window) => (Some(window), false),
+                AttentionMask::Chunk(chunk) => (Some(chunk), true),
             };
             (g.layers.clone(), g.block_bytes, window, chunked)
         });

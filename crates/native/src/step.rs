@@ -49,7 +49,7 @@ impl StepFuture {
 /// Converts a decoder's error to its Python exception.
 pub(crate) fn error(e: DecoderError) -> PyErr {
     match e {
-        DecoderError::Lost(_) => PyConnectionError::new_err(e.to_string()),
+        DecoderError::Group(_) => PyConnectionError::new_err(e.to_string()),
         DecoderError::Failed(_) => PyRuntimeError::new_err(e.to_string()),
         _ => PyValueError::new_err(e.to_string()),
     }

@@ -93,7 +93,7 @@ impl Compiler {
     /// # Errors
     /// The schema is invalid or unsupported; [`GrammarError::TooSlow`]; [`GrammarError::Busy`].
     pub fn check_schema(&self, schema: &str, limit: Duration) -> Result<(), GrammarError> {
-        let place = Place::take(&self.threads).ok_or(GrammarError::Busy)?;
+        let place = CompilePermit::take(&self.threads).ok_or(GrammarError::Busy)?;
         let (send, answer) = mpsc::channel();
         let (vocabulary, schema) = (Arc::clone(&self.vocabulary), schema.to_owned());
         let work = move || {
@@ -139,7 +139,7 @@ impl Compiler {
             };
             return then(outcome);
         }
-        let Some(place) = Place::take(&self.threads) else {
+        let Some(place) = CompilePermit::take(&self.threads) else {
             return then(Err(GrammarError::Busy));
         };
         let entry = Arc::new(Mutex::new(Entry::Running(vec![Box::new(then)])));
@@ -149,7 +149,7 @@ impl Compiler {
         self.spawn(grammar.clone(), entry, place);
     }
 
-    fn spawn(&self, grammar: Grammar, entry: Arc<Mutex<Entry>>, place: Place) {
+    fn spawn(&self, grammar: Grammar, entry: Arc<Mutex<Entry>>, place: CompilePermit) {
         let (vocabulary, bytes) = (Arc::clone(&self.vocabulary), Arc::clone(&self.bytes));
         let (kept, answered) = (Arc::clone(&self.kept), Arc::clone(&entry));
         let work = move || {
@@ -208,9 +208,9 @@ fn finish(kept: &Mutex<Cache>, entry: &Arc<Mutex<Entry>>, outcome: Outcome) {
 }
 
 /// A permit to run a compile thread.
-struct Place(Arc<AtomicUsize>);
+struct CompilePermit(Arc<AtomicUsize>);
 
-impl Place {
+impl CompilePermit {
     fn take(threads: &Arc<AtomicUsize>) -> Option<Self> {
         let more = |n: usize| (n < THREADS).then_some(n + 1);
         let taken = threads.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
@@ -218,7 +218,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for CompilePermit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }

@@ -32,12 +32,12 @@ type Reason = String;
 
 /// The background threads that compute masks; they start with the first grammar.
 pub struct Grammars {
-    shared: Arc<Shared>,
+    shared: Arc<MaskContext>,
     threads: usize,
     jobs: OnceLock<mpsc::Sender<Arc<Constraint>>>,
 }
 
-struct Shared {
+struct MaskContext {
     /// Path of the checkpoint, which contains the tokenizer.
     path: PathBuf,
     compiler: OnceLock<Result<Compiler, Reason>>,
@@ -54,12 +54,12 @@ struct Cost {
 
 /// The grammar of one sequence, and the masks for its rows of the next batch.
 pub struct Constraint {
-    shared: Arc<Shared>,
+    shared: Arc<MaskContext>,
     jobs: mpsc::Sender<Arc<Constraint>>,
     grammar: Grammar,
     ends: Vec<u32>,
     since: Instant,
-    state: Mutex<State>,
+    state: Mutex<ReaderState>,
     changed: Condvar,
 }
 
@@ -73,7 +73,7 @@ pub enum RowMask {
 }
 
 #[derive(Default)]
-struct State {
+struct ReaderState {
     compiled: bool,
     /// `None` while a thread uses the reader.
     reader: Option<Reader>,
@@ -111,7 +111,7 @@ impl Grammars {
     /// threads.
     pub fn new(path: PathBuf, threads: usize) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(MaskContext {
                 path,
                 compiler: OnceLock::new(),
                 cost: Cost::default(),
@@ -180,7 +180,7 @@ fn add(to: &AtomicU64, began: Instant) {
     to.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
 }
 
-impl Shared {
+impl MaskContext {
     fn compiler(&self) -> Result<&Compiler, Reason> {
         let open = || compiler_of(&self.path);
         self.compiler
@@ -224,7 +224,7 @@ impl Constraint {
     /// The mask after `drafts` draft tokens; waits for it until `until`.
     pub fn mask(self: &Arc<Self>, drafts: usize, until: Instant) -> RowMask {
         let began = Instant::now();
-        let missing = |state: &mut State| !state.failed && state.masks.len() <= drafts;
+        let missing = |state: &mut ReaderState| !state.failed && state.masks.len() <= drafts;
         let wait = until.saturating_duration_since(began);
         let waited = self.changed.wait_timeout_while(self.lock(), wait, missing);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -305,12 +305,12 @@ impl Constraint {
         self.changed.notify_all();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ReaderState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl ReaderState {
     fn next_task(&mut self) -> Option<Task> {
         if self.failed {
             return None;

@@ -18,11 +18,11 @@ pub struct Detokenizer {
     skip_special: bool,
     /// Special tokens that are written even if others are skipped.
     kept: Arc<[u32]>,
-    state: State,
+    state: DetokenizerState,
 }
 
 #[derive(Debug)]
-enum State {
+enum DetokenizerState {
     Bytes(ByteState),
     Pipeline(PipelineState),
 }
@@ -55,11 +55,11 @@ impl Detokenizer {
             .filter(|&id| !tokenizer.is_special(id))
             .collect();
         let state = match tokenizer.byte_surface() {
-            Some(strips) => State::Bytes(ByteState {
+            Some(strips) => DetokenizerState::Bytes(ByteState {
                 strip_space: strips && context.is_empty(),
                 pending: Vec::new(),
             }),
-            None => State::Pipeline(PipelineState {
+            None => DetokenizerState::Pipeline(PipelineState {
                 emitted: context.len(),
                 ids: context,
             }),
@@ -90,10 +90,10 @@ impl Detokenizer {
             return;
         }
         match &mut self.state {
-            State::Bytes(state) => {
+            DetokenizerState::Bytes(state) => {
                 state.push(self.tokenizer.raw_bytes(id).unwrap_or_default(), out)
             }
-            State::Pipeline(state) => state.push(&self.tokenizer, id, out),
+            DetokenizerState::Pipeline(state) => state.push(&self.tokenizer, id, out),
         }
     }
 
@@ -102,8 +102,8 @@ impl Detokenizer {
     pub fn finish(&mut self) -> String {
         let mut text = String::new();
         match &mut self.state {
-            State::Bytes(state) => state.pending.clear(),
-            State::Pipeline(state) => {
+            DetokenizerState::Bytes(state) => state.pending.clear(),
+            DetokenizerState::Pipeline(state) => {
                 let cut = state.cut_bytes(&self.tokenizer);
                 state.emit(&self.tokenizer, true, &mut text);
                 // The decoder writes one U+FFFD per byte, or one for all.

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
-use crate::error::Lost;
+use crate::error::GroupError;
 use crate::memory::Memory;
 
 /// Time for which a wait spins before it sleeps. An all-reduce of one row takes about 10 us, and so
@@ -54,7 +54,7 @@ impl Counter {
         value: u32,
         rank: usize,
         patience: Duration,
-    ) -> Result<(), Lost> {
+    ) -> Result<(), GroupError> {
         let reached = |number: u32| number.wrapping_sub(value) < 1 << 31;
         let (number, sleepers) = self.words(memory);
         let began = Instant::now();
@@ -64,11 +64,11 @@ impl Counter {
                 continue;
             }
             if let Some(reason) = memory.ended() {
-                return Err(Lost::Ended(reason));
+                return Err(GroupError::Ended(reason));
             }
             if began.elapsed() > patience {
                 let seconds = patience.as_secs();
-                return Err(Lost::Silent { rank, seconds });
+                return Err(GroupError::Silent { rank, seconds });
             }
             sleepers.fetch_add(1, SeqCst);
             let seen = number.load(SeqCst);

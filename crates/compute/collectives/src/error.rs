@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 /// Communication between the ranks has ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Lost {
+pub enum GroupError {
     /// The group was ended, with a reason.
     #[error("the group of ranks was ended: {0}")]
     Ended(String),
@@ -62,5 +62,5 @@ pub enum CommError {
     },
     /// A peer is lost.
     #[error(transparent)]
-    Lost(#[from] Lost),
+    Group(#[from] GroupError),
 }

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::counter::Counter;
-use crate::error::{CommError, Lost};
+use crate::error::{CommError, GroupError};
 use crate::memory::{HEADER, LINE, Memory};
 
 /// One rank's view of its group.
@@ -83,7 +83,7 @@ impl Group {
     ///
     /// # Errors
     /// The group was ended, or a rank did not answer in time.
-    pub fn exchange(&mut self) -> Result<Parts<'_>, Lost> {
+    pub fn exchange(&mut self) -> Result<Parts<'_>, GroupError> {
         self.exchanges = self.exchanges.wrapping_add(1);
         self.counter(self.rank).set(&self.memory, self.exchanges);
         for rank in (0..self.ranks).filter(|&r| r != self.rank) {

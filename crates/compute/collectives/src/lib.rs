@@ -6,7 +6,7 @@
 //! All shared memory is based on a [`Counter`](counter) that its owner increments. A rank that
 //! waits for the counter first spins, then sleeps on a futex. It spins only for a short time,
 //! because the computation needs the cores. A group that has lost a rank stays unusable: every wait
-//! fails with [`Lost`], and the workers are restarted.
+//! fails with [`GroupError`], and the workers are restarted.
 
 mod counter;
 mod error;
@@ -17,7 +17,7 @@ mod ring;
 mod star;
 mod stream;
 
-pub use error::{CommError, Lost};
+pub use error::{CommError, GroupError};
 pub use fence::Fence;
 pub use group::{Group, Parts};
 pub use ring::{Reader, Writer};

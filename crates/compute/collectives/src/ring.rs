@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::counter::Counter;
-use crate::error::{CommError, Lost};
+use crate::error::{CommError, GroupError};
 use crate::memory::{HEADER, LINE, Memory};
 
 struct Ring {
@@ -103,7 +103,7 @@ impl Writer {
     ///
     /// # Errors
     /// The ring was ended, or a reader freed no slot for longer than the patience.
-    pub fn send_with(&mut self, fill: impl FnOnce(&mut [u8]) -> usize) -> Result<(), Lost> {
+    pub fn send_with(&mut self, fill: impl FnOnce(&mut [u8]) -> usize) -> Result<(), GroupError> {
         let (ring, next) = (&self.ring, self.sent.wrapping_add(1));
         let free = next.wrapping_sub(ring.slots as u32);
         for reader in 0..ring.readers {
@@ -186,11 +186,11 @@ impl Reader {
         &mut self,
         patience: Duration,
         look: impl FnOnce(&[u8]) -> T,
-    ) -> Result<Option<T>, Lost> {
+    ) -> Result<Option<T>, GroupError> {
         let (ring, next) = (&self.ring, self.received.wrapping_add(1));
         match ring.written().wait(&ring.memory, next, 0, patience) {
             Ok(()) => {}
-            Err(Lost::Silent { .. }) => return Ok(None),
+            Err(GroupError::Silent { .. }) => return Ok(None),
             Err(lost) => return Err(lost),
         }
         let at = ring.slot(next);

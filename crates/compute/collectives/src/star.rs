@@ -13,7 +13,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use crate::error::{CommError, Lost};
+use crate::error::{CommError, GroupError};
 use crate::stream::{Key, Stream, StreamListener};
 
 /// Time-out for the greeting of a connecting rank, measured from the opening of its stream.
@@ -89,12 +89,12 @@ impl Star {
     /// # Errors
     /// A rank is lost, was silent for longer than the patience, or does not belong to this group.
     /// The error ends the group, and thus the waits of the other ranks.
-    pub fn gather(&mut self, part: &[u8]) -> Result<Option<Vec<Vec<u8>>>, Lost> {
+    pub fn gather(&mut self, part: &[u8]) -> Result<Option<Vec<Vec<u8>>>, GroupError> {
         let parts = self.try_gather(part);
         self.ended_by(parts)
     }
 
-    fn try_gather(&mut self, part: &[u8]) -> Result<Option<Vec<Vec<u8>>>, Lost> {
+    fn try_gather(&mut self, part: &[u8]) -> Result<Option<Vec<Vec<u8>>>, GroupError> {
         self.open()?;
         if self.rank > 0 {
             self.streams[0].send(part).map_err(|e| of_rank(0, e))?;
@@ -111,12 +111,12 @@ impl Star {
     ///
     /// # Errors
     /// Same as for [`Self::gather`].
-    pub fn share(&mut self, message: &[u8]) -> Result<Option<Vec<u8>>, Lost> {
+    pub fn share(&mut self, message: &[u8]) -> Result<Option<Vec<u8>>, GroupError> {
         let shared = self.try_share(message);
         self.ended_by(shared)
     }
 
-    fn try_share(&mut self, message: &[u8]) -> Result<Option<Vec<u8>>, Lost> {
+    fn try_share(&mut self, message: &[u8]) -> Result<Option<Vec<u8>>, GroupError> {
         self.open()?;
         if self.rank > 0 {
             let stream = &mut self.streams[0];
@@ -137,17 +137,17 @@ impl Star {
         }
     }
 
-    fn ended_by<T>(&mut self, result: Result<T, Lost>) -> Result<T, Lost> {
+    fn ended_by<T>(&mut self, result: Result<T, GroupError>) -> Result<T, GroupError> {
         if let Err(lost) = &result {
             self.end(&lost.to_string());
         }
         result
     }
 
-    fn open(&mut self) -> Result<(), Lost> {
+    fn open(&mut self) -> Result<(), GroupError> {
         self.streams = match &self.opening {
             Opening::Open => return Ok(()),
-            Opening::Ended(reason) => return Err(Lost::Ended(reason.clone())),
+            Opening::Ended(reason) => return Err(GroupError::Ended(reason.clone())),
             Opening::Listen(listener) => self.accept(listener)?,
             Opening::Call(address, key) => vec![self.call(*address, key)?],
         };
@@ -156,14 +156,14 @@ impl Star {
         Ok(())
     }
 
-    fn call(&self, address: SocketAddr, key: &Key) -> Result<Stream, Lost> {
+    fn call(&self, address: SocketAddr, key: &Key) -> Result<Stream, GroupError> {
         let stream = Stream::connect(address, key, self.patience);
-        let mut stream = stream.map_err(|e| Lost::Cut(format!("rank 0 at {e}")))?;
+        let mut stream = stream.map_err(|e| GroupError::Cut(format!("rank 0 at {e}")))?;
         stream.send(&greeting(self.rank, self.ranks, self.capacity))?;
         Ok(stream)
     }
 
-    fn accept(&self, listener: &StreamListener) -> Result<Vec<Stream>, Lost> {
+    fn accept(&self, listener: &StreamListener) -> Result<Vec<Stream>, GroupError> {
         let began = Instant::now();
         let mut streams: Vec<Option<Stream>> = (1..self.ranks).map(|_| None).collect();
         while let Some(missing) = streams.iter().position(Option::is_none) {
@@ -177,7 +177,9 @@ impl Star {
                 .and_then(|rank| streams.get_mut(rank - 1))
                 .filter(|place| place.is_none());
             let Some(place) = place else {
-                return Err(Lost::Cut("a caller is not of this group of ranks".into()));
+                return Err(GroupError::Cut(
+                    "a caller is not of this group of ranks".into(),
+                ));
             };
             *place = Some(stream);
         }
@@ -195,18 +197,18 @@ fn receive(
     rank: usize,
     patience: Duration,
     limit: usize,
-) -> Result<Vec<u8>, Lost> {
+) -> Result<Vec<u8>, GroupError> {
     let message = stream
         .receive(patience, limit)
         .map_err(|e| of_rank(rank, e))?;
     message.ok_or_else(|| silent(rank, patience))
 }
 
-fn of_rank(rank: usize, lost: Lost) -> Lost {
-    Lost::Cut(format!("rank {rank} of the group: {lost}"))
+fn of_rank(rank: usize, lost: GroupError) -> GroupError {
+    GroupError::Cut(format!("rank {rank} of the group: {lost}"))
 }
 
-fn silent(rank: usize, patience: Duration) -> Lost {
+fn silent(rank: usize, patience: Duration) -> GroupError {
     let seconds = patience.as_secs();
-    Lost::Silent { rank, seconds }
+    GroupError::Silent { rank, seconds }
 }

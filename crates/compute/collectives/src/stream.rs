@@ -20,7 +20,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::error::{CommError, Lost};
+use crate::error::{CommError, GroupError};
 
 const TAG: usize = 32;
 /// Interval at which a wait checks its deadline.
@@ -80,10 +80,10 @@ impl StreamListener {
     ///
     /// # Errors
     /// No caller with the key connected within `patience`.
-    pub fn accept(&self, patience: Duration) -> Result<Stream, Lost> {
+    pub fn accept(&self, patience: Duration) -> Result<Stream, GroupError> {
         let seconds = patience.as_secs();
         self.accept_within(patience, patience)
-            .ok_or_else(|| Lost::Cut(format!("no caller within {seconds} s")))
+            .ok_or_else(|| GroupError::Cut(format!("no caller within {seconds} s")))
     }
 
     /// Like [`Self::accept`], but returns `None` if no caller with the key connects within `wait`.
@@ -184,7 +184,7 @@ impl Stream {
         }
     }
 
-    fn call(socket: TcpStream, key: &Key, patience: Duration) -> Result<Self, Lost> {
+    fn call(socket: TcpStream, key: &Key, patience: Duration) -> Result<Self, GroupError> {
         let mut stream = Self::new(socket, true, patience)?;
         let mut theirs = [0; 32];
         stream.read_exact(&mut theirs)?;
@@ -198,7 +198,7 @@ impl Stream {
         Ok(stream)
     }
 
-    fn welcome(socket: TcpStream, key: &Key, patience: Duration) -> Result<Self, Lost> {
+    fn welcome(socket: TcpStream, key: &Key, patience: Duration) -> Result<Self, GroupError> {
         let mut stream = Self::new(socket, false, patience.min(HANDSHAKE))?;
         let ours = nonce();
         stream.write_all(&ours)?;
@@ -219,7 +219,7 @@ impl Stream {
         Ok(stream)
     }
 
-    fn new(socket: TcpStream, caller: bool, patience: Duration) -> Result<Self, Lost> {
+    fn new(socket: TcpStream, caller: bool, patience: Duration) -> Result<Self, GroupError> {
         socket
             .set_nonblocking(false)
             .and_then(|()| socket.set_nodelay(true))
@@ -239,7 +239,7 @@ impl Stream {
     }
 
     /// Sets the time-out of sends and receives.
-    fn set_patience(&mut self, patience: Duration) -> Result<(), Lost> {
+    fn set_patience(&mut self, patience: Duration) -> Result<(), GroupError> {
         let timeout = Some(patience.max(LOOK));
         let set = self.socket.set_write_timeout(timeout);
         set.map_err(|e| broken(&e))?;
@@ -274,7 +274,7 @@ impl Stream {
     ///
     /// # Errors
     /// The peer is lost, or accepted no data for longer than the patience.
-    pub fn send(&mut self, message: &[u8]) -> Result<(), Lost> {
+    pub fn send(&mut self, message: &[u8]) -> Result<(), GroupError> {
         let length = (message.len() as u64).to_le_bytes();
         let tag = self.message_tag(self.caller, self.sent, &length, message);
         self.sent += 1;
@@ -287,7 +287,11 @@ impl Stream {
     ///
     /// # Errors
     /// The peer is lost, or a message was changed or is longer than `limit`.
-    pub fn receive(&mut self, patience: Duration, limit: usize) -> Result<Option<Vec<u8>>, Lost> {
+    pub fn receive(
+        &mut self,
+        patience: Duration,
+        limit: usize,
+    ) -> Result<Option<Vec<u8>>, GroupError> {
         let began = Instant::now();
         loop {
             if let Some(message) = self.complete(limit)? {
@@ -300,13 +304,13 @@ impl Stream {
     }
 
     /// The next message, if it is completely received.
-    fn complete(&mut self, limit: usize) -> Result<Option<Vec<u8>>, Lost> {
+    fn complete(&mut self, limit: usize) -> Result<Option<Vec<u8>>, GroupError> {
         let Some((length, rest)) = self.partial.split_first_chunk::<8>() else {
             return Ok(None);
         };
         let len = u64::from_le_bytes(*length);
         let Some(len) = usize::try_from(len).ok().filter(|&len| len <= limit) else {
-            return Err(Lost::Cut(format!(
+            return Err(GroupError::Cut(format!(
                 "a message of {len} bytes, {limit} are allowed"
             )));
         };
@@ -325,13 +329,13 @@ impl Stream {
     }
 
     /// Reads available bytes. Returns true if any arrived within one [`LOOK`].
-    fn read_some(&mut self) -> Result<bool, Lost> {
+    fn read_some(&mut self) -> Result<bool, GroupError> {
         let before = self.partial.len();
         self.partial.resize(before + (64 << 10), 0);
         let read = self.socket.read(&mut self.partial[before..]);
         self.partial.truncate(before + *read.as_ref().unwrap_or(&0));
         match read {
-            Ok(0) => Err(Lost::Cut("the other end closed the stream".into())),
+            Ok(0) => Err(GroupError::Cut("the other end closed the stream".into())),
             Ok(_) => Ok(true),
             Err(e) if is_pause(&e) => Ok(false),
             Err(e) => Err(broken(&e)),
@@ -347,22 +351,22 @@ impl Stream {
         )
     }
 
-    fn check(&self, found: Key, expected: Key) -> Result<(), Lost> {
+    fn check(&self, found: Key, expected: Key) -> Result<(), GroupError> {
         if equal(found, expected) {
             Ok(())
         } else {
             let _ = self.socket.shutdown(std::net::Shutdown::Both);
-            Err(Lost::Cut(
+            Err(GroupError::Cut(
                 "the other end does not hold the key, or a message was changed".into(),
             ))
         }
     }
 
-    fn read_exact(&mut self, out: &mut [u8]) -> Result<(), Lost> {
+    fn read_exact(&mut self, out: &mut [u8]) -> Result<(), GroupError> {
         let (began, mut filled) = (Instant::now(), 0);
         while filled < out.len() {
             match self.socket.read(&mut out[filled..]) {
-                Ok(0) => return Err(Lost::Cut("the other end closed the stream".into())),
+                Ok(0) => return Err(GroupError::Cut("the other end closed the stream".into())),
                 Ok(n) => filled += n,
                 Err(e) if is_pause(&e) && began.elapsed() < self.patience => {}
                 Err(e) => return Err(broken(&e)),
@@ -371,7 +375,7 @@ impl Stream {
         Ok(())
     }
 
-    fn write_all(&mut self, bytes: &[u8]) -> Result<(), Lost> {
+    fn write_all(&mut self, bytes: &[u8]) -> Result<(), GroupError> {
         self.socket.write_all(bytes).map_err(|e| broken(&e))
     }
 }
@@ -388,8 +392,8 @@ fn is_pause(e: &std::io::Error) -> bool {
     )
 }
 
-fn broken(e: &std::io::Error) -> Lost {
-    Lost::Cut(format!("the stream to another rank broke: {e}"))
+fn broken(e: &std::io::Error) -> GroupError {
+    GroupError::Cut(format!("the stream to another rank broke: {e}"))
 }
 
 fn tag(key: &Key, purpose: &str, parts: &[&[u8]]) -> Key {

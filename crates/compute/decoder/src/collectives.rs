@@ -1,7 +1,7 @@
 //! Communication between the ranks of one decoder: sums and gathers inside a tensor-parallel group,
 //! the residual stream between pipeline stages.
 
-use penstock_collectives::Lost;
+use penstock_collectives::GroupError;
 use penstock_kernels::{Activations, Cpu, Linear, Mode};
 
 use crate::peers::Peers;
@@ -9,7 +9,7 @@ use crate::peers::Peers;
 /// The collective operations of the forward pass.
 ///
 /// All ranks of a group must call the same methods in the same order with the same number of rows.
-/// Every method fails with [`Lost`] if a rank is lost.
+/// Every method fails with [`GroupError`] if a rank is lost.
 pub trait Collectives: Send {
     /// All-reduce: `x +=` the result of `compute`, summed over the group in rank order, so that all
     /// ranks get the same bits. `compute` stores or adds its result, depending on the mode.
@@ -18,7 +18,7 @@ pub trait Collectives: Send {
         cpu: &Cpu,
         x: &mut [f32],
         compute: &mut dyn FnMut(&mut [f32], Mode),
-    ) -> Result<(), Lost>;
+    ) -> Result<(), GroupError>;
 
     /// `x += linear(acts)`, summed over the group as in [`Collectives::reduce`].
     fn matmul_reduce(
@@ -27,12 +27,12 @@ pub trait Collectives: Send {
         linear: &Linear,
         acts: &Activations,
         x: &mut [f32],
-    ) -> Result<(), Lost> {
+    ) -> Result<(), GroupError> {
         self.reduce(cpu, x, &mut |out, mode| cpu.matmul(linear, acts, out, mode))
     }
 
     /// All-reduce of `x` in place.
-    fn all_reduce(&mut self, cpu: &Cpu, x: &mut [f32]) -> Result<(), Lost>;
+    fn all_reduce(&mut self, cpu: &Cpu, x: &mut [f32]) -> Result<(), GroupError>;
 
     /// Gathers the outputs of all ranks' `linear` on rank 0: one row of `out` per row of
     /// activations, with rank r in columns `cuts[r]..cuts[r + 1]`. Returns true on rank 0.
@@ -43,19 +43,19 @@ pub trait Collectives: Send {
         acts: &Activations,
         cuts: &[usize],
         out: &mut [f32],
-    ) -> Result<bool, Lost>;
+    ) -> Result<bool, GroupError>;
 
     /// True if this rank receives the logits from `gather_logits` and therefore samples.
     fn draws(&self) -> bool;
 
     /// Broadcasts the `tokens` sampled by rank 0 to the whole group.
-    fn broadcast_tokens(&mut self, tokens: &mut [u32]) -> Result<(), Lost>;
+    fn broadcast_tokens(&mut self, tokens: &mut [u32]) -> Result<(), GroupError>;
 
     /// Receives the residual stream from the previous stage.
-    fn receive(&mut self, x: &mut [f32]) -> Result<(), Lost>;
+    fn receive(&mut self, x: &mut [f32]) -> Result<(), GroupError>;
 
     /// Sends the residual stream to the next stage.
-    fn send(&mut self, x: &[f32]) -> Result<(), Lost>;
+    fn send(&mut self, x: &[f32]) -> Result<(), GroupError>;
 
     /// Fails the operations of other ranks that wait for this rank, with the error `reason`.
     fn end(&mut self, reason: &str);
@@ -70,12 +70,12 @@ impl Collectives for Alone {
         _: &Cpu,
         x: &mut [f32],
         compute: &mut dyn FnMut(&mut [f32], Mode),
-    ) -> Result<(), Lost> {
+    ) -> Result<(), GroupError> {
         compute(x, Mode::Add);
         Ok(())
     }
 
-    fn all_reduce(&mut self, _: &Cpu, _: &mut [f32]) -> Result<(), Lost> {
+    fn all_reduce(&mut self, _: &Cpu, _: &mut [f32]) -> Result<(), GroupError> {
         Ok(())
     }
 
@@ -86,7 +86,7 @@ impl Collectives for Alone {
         acts: &Activations,
         _: &[usize],
         out: &mut [f32],
-    ) -> Result<bool, Lost> {
+    ) -> Result<bool, GroupError> {
         cpu.matmul(linear, acts, out, Mode::Store);
         Ok(true)
     }
@@ -95,16 +95,20 @@ impl Collectives for Alone {
         true
     }
 
-    fn broadcast_tokens(&mut self, _: &mut [u32]) -> Result<(), Lost> {
+    fn broadcast_tokens(&mut self, _: &mut [u32]) -> Result<(), GroupError> {
         Ok(())
     }
 
-    fn receive(&mut self, _: &mut [f32]) -> Result<(), Lost> {
-        Err(Lost::Ended("a rank alone has no stage before it".into()))
+    fn receive(&mut self, _: &mut [f32]) -> Result<(), GroupError> {
+        Err(GroupError::Ended(
+            "a rank alone has no stage before it".into(),
+        ))
     }
 
-    fn send(&mut self, _: &[f32]) -> Result<(), Lost> {
-        Err(Lost::Ended("a rank alone has no stage after it".into()))
+    fn send(&mut self, _: &[f32]) -> Result<(), GroupError> {
+        Err(GroupError::Ended(
+            "a rank alone has no stage after it".into(),
+        ))
     }
 
     fn end(&mut self, _: &str) {}
@@ -116,7 +120,7 @@ pub trait Before: Send {
     ///
     /// # Errors
     /// The previous stage is lost, or computed a different step.
-    fn receive(&mut self, x: &mut [f32]) -> Result<(), Lost>;
+    fn receive(&mut self, x: &mut [f32]) -> Result<(), GroupError>;
 
     /// Fails the other end's pending operations, with the error `reason`.
     fn end(&mut self, reason: &str);
@@ -128,7 +132,7 @@ pub trait After: Send {
     ///
     /// # Errors
     /// The next stage is lost.
-    fn send(&mut self, x: &[f32]) -> Result<(), Lost>;
+    fn send(&mut self, x: &[f32]) -> Result<(), GroupError>;
 
     /// Fails the other end's pending operations, with the error `reason`.
     fn end(&mut self, reason: &str);
@@ -150,7 +154,7 @@ impl Collectives for Joined {
         cpu: &Cpu,
         x: &mut [f32],
         compute: &mut dyn FnMut(&mut [f32], Mode),
-    ) -> Result<(), Lost> {
+    ) -> Result<(), GroupError> {
         let Some(group) = &mut self.group else {
             return Alone.reduce(cpu, x, compute);
         };
@@ -158,7 +162,7 @@ impl Collectives for Joined {
         group.sum(cpu, x)
     }
 
-    fn all_reduce(&mut self, cpu: &Cpu, x: &mut [f32]) -> Result<(), Lost> {
+    fn all_reduce(&mut self, cpu: &Cpu, x: &mut [f32]) -> Result<(), GroupError> {
         let Some(group) = &mut self.group else {
             return Ok(());
         };
@@ -177,7 +181,7 @@ impl Collectives for Joined {
         acts: &Activations,
         cuts: &[usize],
         out: &mut [f32],
-    ) -> Result<bool, Lost> {
+    ) -> Result<bool, GroupError> {
         let Some(group) = &mut self.group else {
             return Alone.gather_logits(cpu, linear, acts, cuts, out);
         };
@@ -198,7 +202,7 @@ impl Collectives for Joined {
         self.group.as_ref().is_none_or(|group| group.rank() == 0)
     }
 
-    fn broadcast_tokens(&mut self, tokens: &mut [u32]) -> Result<(), Lost> {
+    fn broadcast_tokens(&mut self, tokens: &mut [u32]) -> Result<(), GroupError> {
         let Some(group) = &mut self.group else {
             return Ok(());
         };
@@ -207,14 +211,14 @@ impl Collectives for Joined {
             .try_for_each(|window| group.share(window))
     }
 
-    fn receive(&mut self, x: &mut [f32]) -> Result<(), Lost> {
+    fn receive(&mut self, x: &mut [f32]) -> Result<(), GroupError> {
         match &mut self.before {
             Some(before) => before.receive(x),
             None => Alone.receive(x),
         }
     }
 
-    fn send(&mut self, x: &[f32]) -> Result<(), Lost> {
+    fn send(&mut self, x: &[f32]) -> Result<(), GroupError> {
         match &mut self.after {
             Some(after) => after.send(x),
             None => Alone.send(x),

@@ -31,7 +31,7 @@ pub enum DecoderError {
     #[error("{place} has shape {found:?}; the model's configuration implies {expected:?}")]
     Shape {
         /// Location of the tensor's first byte.
-        place: Place,
+        place: ValueLocation,
         /// Shape in the file, outermost first.
         found: Vec<usize>,
         /// Expected shape.
@@ -39,7 +39,7 @@ pub enum DecoderError {
     },
     /// A weight in this row is infinite or NaN: the file is damaged or was written that way.
     #[error("{0} has a value in row {1} that is infinite or not a number: the file is damaged")]
-    NotFinite(Place, usize),
+    NotFinite(ValueLocation, usize),
     /// The KV pools cannot be allocated.
     #[error("KV blocks: {0}")]
     Allocate(String),
@@ -51,7 +51,7 @@ pub enum DecoderError {
     Threads(#[from] std::io::Error),
     /// Another rank was lost or did not answer; the decoder is unusable.
     #[error(transparent)]
-    Lost(#[from] penstock_collectives::Lost),
+    Group(#[from] penstock_collectives::GroupError),
     /// The forward pass panicked; the decoder is unusable.
     #[error("the forward pass failed: {0}")]
     Failed(String),
@@ -59,14 +59,14 @@ pub enum DecoderError {
 
 /// Location of an invalid value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ValueLocation {
     pub tensor: String,
     pub file: PathBuf,
     /// Byte offset in the file.
     pub offset: usize,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ValueLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             tensor,
@@ -78,8 +78,8 @@ impl fmt::Display for Place {
 }
 
 /// Location of byte `offset` in the file of a tensor.
-fn place(view: &TensorView<'_>, offset: usize) -> Place {
-    Place {
+fn place(view: &TensorView<'_>, offset: usize) -> ValueLocation {
+    ValueLocation {
         tensor: view.name.to_owned(),
         file: view.file.to_owned(),
         offset,

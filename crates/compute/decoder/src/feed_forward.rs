@@ -1,6 +1,6 @@
 //! Feed-forwards, dense or mixtures of experts: their weights and the pass through one layer.
 
-use penstock_collectives::Lost;
+use penstock_collectives::GroupError;
 use penstock_kernels::{
     ActivationFn, ActivationFormat, Activations, Aligned, Beside, Choice, Columns, Cpu,
     ExpertBuffers, Experts, Linear, Mode, Norm, Packed, Routing,
@@ -116,7 +116,7 @@ impl FeedForward {
         b: &mut InnerBuffers,
         collectives: &mut dyn Collectives,
         x: &mut [f32],
-    ) -> Result<(), Lost> {
+    ) -> Result<(), GroupError> {
         match self {
             Self::Dense(mlp) => collectives.matmul_reduce(cpu, &mlp.down, &b.acts, x),
             Self::Mixture(mixture) => mixture.reduce(cpu, b, collectives, x),
@@ -174,7 +174,7 @@ impl Mixture {
         b: &mut InnerBuffers,
         collectives: &mut dyn Collectives,
         x: &mut [f32],
-    ) -> Result<(), Lost> {
+    ) -> Result<(), GroupError> {
         let (stride, experts) = (self.router.n(), self.routing.experts);
         let (shared, logits) = (&b.shared, &b.logits);
         let beside = self.shared.as_ref().map(|_| Beside {

@@ -1,8 +1,8 @@
 //! The forward pass of one step, top-down.
 
-use penstock_collectives::Lost;
+use penstock_collectives::GroupError;
 use penstock_kernels::{
-    Aligned, Angles, AttentionPlan, Cpu, HeadColumns, Mode, Norm, Place, Rotation, StepLease,
+    Aligned, Angles, AttentionPlan, Cpu, HeadColumns, KvPosition, Mode, Norm, Rotation, StepLease,
 };
 use penstock_wire::StepPlan;
 
@@ -20,7 +20,7 @@ struct Step<'a> {
     /// Position of each row.
     positions: Vec<usize>,
     /// Cache location of each row's key and value, by KV group.
-    places: Vec<Vec<Place>>,
+    places: Vec<Vec<KvPosition>>,
 }
 
 /// Computes the residual stream after this rank's last layer into `buffers.x`, one row per token of
@@ -37,7 +37,7 @@ pub(crate) fn forward(
     plan: &StepPlan,
     buffers: &mut Buffers,
     collectives: &mut dyn Collectives,
-) -> Result<(), Lost> {
+) -> Result<(), GroupError> {
     let (tokens, rows) = (&plan.tokens, plan.tokens.len());
     buffers.ensure(model, rows);
     let x = rows * model.spec.hidden;
@@ -88,7 +88,7 @@ impl Step<'_> {
         attention: &mut AttentionPlan,
         b: &mut Buffers,
         collectives: &mut dyn Collectives,
-    ) -> Result<(), Lost> {
+    ) -> Result<(), GroupError> {
         let (cpu, model, a) = (self.cpu, self.model, &layer.attention);
         let (norm, form) = (Some(&layer.attention_norm), a.activation_format());
         cpu.norm_quantize(&b.x, self.rows, model.spec.hidden, norm, form, &mut b.acts);
@@ -160,8 +160,8 @@ impl Step<'_> {
         norm: Option<&Norm>,
         x: &mut [f32],
         branch: &mut Aligned<f32>,
-        reduce: &mut dyn FnMut(&mut [f32]) -> Result<(), Lost>,
-    ) -> Result<(), Lost> {
+        reduce: &mut dyn FnMut(&mut [f32]) -> Result<(), GroupError>,
+    ) -> Result<(), GroupError> {
         let x = self.stream(x);
         let Some(norm) = norm else {
             return reduce(x);
@@ -180,7 +180,7 @@ impl Step<'_> {
         layer: &Layer,
         b: &mut Buffers,
         collectives: &mut dyn Collectives,
-    ) -> Result<(), Lost> {
+    ) -> Result<(), GroupError> {
         let (cpu, form, inner) = (self.cpu, &layer.feed_forward, &mut b.inner);
         form.prepare(cpu, &layer.feed_forward_norm, self.stream(&mut b.x), inner);
         let norm = layer.feed_forward_after.as_ref();

@@ -5,8 +5,8 @@
 //! arithmetic is therefore the same in every prefill chunk and in decode.
 
 use penstock_kernels::{
-    ActivationFormat, Activations, Aligned, Angles, AttentionPlan, Cpu, HeadColumns, LatentRows,
-    Mode, Packed, Place, Scoring, StepLease,
+    ActivationFormat, Activations, Aligned, Angles, AttentionPlan, Cpu, HeadColumns, KvPosition,
+    LatentRows, Mode, Packed, Scoring, StepLease,
 };
 
 use crate::model::LatentProjections;
@@ -43,7 +43,7 @@ pub(crate) struct LatentPass<'a> {
     pub(crate) cpu: &'a Cpu,
     pub(crate) own: &'a LatentProjections,
     pub(crate) angles: Option<Angles<'a>>,
-    pub(crate) places: &'a [Place],
+    pub(crate) places: &'a [KvPosition],
     /// Index of the layer in its KV group, and the layer's attention scoring.
     pub(crate) layer: (usize, Scoring<'a>),
 }

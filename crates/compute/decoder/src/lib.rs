@@ -38,7 +38,7 @@ mod wiring;
 
 pub use collectives::{After, Alone, Before, Collectives, Joined};
 pub use decoder::Decoder;
-pub use error::{DecoderError, Place};
+pub use error::{DecoderError, ValueLocation};
 pub use loaded::{Info, KvGroupSpec, KvShare, KvSpec, Stage};
 pub use logits::HEAD_ROWS;
 pub use options::{Numerics, Options, RawOptions};

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use penstock_checkpoint::{Checkpoint, ReadAhead, ReadCount};
-use penstock_kernels::{Cpu, Isa, KvLayout, KvType, Packed, Seen};
+use penstock_kernels::{AttentionMask, Cpu, Isa, KvLayout, KvType, Packed};
 
 use crate::collectives::Collectives;
 use crate::error::DecoderError;
@@ -72,7 +72,7 @@ pub struct KvGroupSpec {
     /// Bytes per block of the group on this rank.
     pub block_bytes: usize,
     /// The attention mask.
-    pub seen: Seen,
+    pub seen: AttentionMask,
 }
 
 /// A loaded model, which can compute once its KV pools are allocated.

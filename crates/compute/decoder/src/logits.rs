@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use penstock_collectives::Lost;
+use penstock_collectives::GroupError;
 use penstock_kernels::{ActivationFormat, Cpu, logprob};
 use penstock_structured_output::RowMask;
 use penstock_wire::{NO_TOKEN, StepPlan, StepResult};
@@ -12,7 +12,7 @@ use crate::buffers::{Buffers, HeadBuffers};
 use crate::collectives::Collectives;
 use crate::head_rows::{Row, Task, wanted};
 use crate::model::Model;
-use crate::results::{Found, Results};
+use crate::results::{Results, RowOutcome};
 use crate::slots::{Slot, Slots};
 
 /// Maximum rows per pass through the head; bounds the memory of the logits.
@@ -34,7 +34,7 @@ pub(crate) fn sample_and_score(
     buffers: &mut Buffers,
     head: &mut HeadBuffers,
     collectives: &mut dyn Collectives,
-) -> Result<StepResult, Lost> {
+) -> Result<StepResult, GroupError> {
     let (mut results, mut until) = (Results::new(plan.slots.len()), None);
     let (vocab, hidden) = (model.spec.vocab, model.spec.hidden);
     for rows in wanted(plan, slots).chunks(HEAD_ROWS) {
@@ -42,15 +42,15 @@ pub(crate) fn sample_and_score(
             continue;
         }
         let until = *until.get_or_insert_with(|| Instant::now() + MASK_WAIT);
-        let found: Vec<OnceLock<Found>> = rows.iter().map(|_| OnceLock::new()).collect();
+        let found: Vec<OnceLock<RowOutcome>> = rows.iter().map(|_| OnceLock::new()).collect();
         cpu.threads().run(rows.len(), &|i| {
             let logits = &head.logits[i * vocab..(i + 1) * vocab];
             let states = &head.rows[i * hidden..(i + 1) * hidden];
             let finite = states.iter().all(|x| x.is_finite());
             let slot = slots.get(plan.slots[rows[i].index]);
             let read = slot.map(|slot| match rows[i].task {
-                Task::Sample { .. } if slot.undrawn => Found::Late,
-                _ if !finite => Found::NotFinite,
+                Task::Sample { .. } if slot.undrawn => RowOutcome::Late,
+                _ if !finite => RowOutcome::NotFinite,
                 Task::Sample {
                     position, first, ..
                 } => {
@@ -60,7 +60,7 @@ pub(crate) fn sample_and_score(
                 Task::Score {
                     token,
                     alternatives,
-                } => Found::Score(logprob(cpu.isa(), logits, token, alternatives)),
+                } => RowOutcome::Score(logprob(cpu.isa(), logits, token, alternatives)),
             });
             if let Some(read) = read {
                 // Each row is processed once, so its cell is empty.
@@ -85,7 +85,7 @@ fn compute(
     buffers: &mut Buffers,
     head: &mut HeadBuffers,
     collectives: &mut dyn Collectives,
-) -> Result<bool, Lost> {
+) -> Result<bool, GroupError> {
     let Some(linear) = model.head() else {
         return Ok(false);
     };
@@ -122,16 +122,16 @@ fn draw(
     drafts: &[i32],
     slot: &Slot,
     until: Instant,
-) -> Found {
+) -> RowOutcome {
     let isa = cpu.isa();
     let scored = |token| slot.logprobs.map(|k| logprob(isa, logits, token, k));
     match slot.mask(drafts.len(), until) {
         RowMask::Mask(mask) => {
             let sampler = &slot.sampler;
             let token = sampler.draw(isa, logits, position, drafts, mask.as_ref());
-            Found::Token(token as i32, scored(token))
+            RowOutcome::Token(token as i32, scored(token))
         }
-        RowMask::Late => Found::Late,
-        RowMask::Failed => Found::Token(NO_TOKEN, scored(0)),
+        RowMask::Late => RowOutcome::Late,
+        RowMask::Failed => RowOutcome::Token(NO_TOKEN, scored(0)),
     }
 }

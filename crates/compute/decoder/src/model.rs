@@ -1,7 +1,7 @@
 //! One rank's weights, packed for the kernels.
 
 use penstock_kernels::{
-    ActivationFormat, HeadNorms, HeadShape, Latent, Linear, Norm, Packed, Scoring, Seen,
+    ActivationFormat, AttentionMask, HeadNorms, HeadShape, Latent, Linear, Norm, Packed, Scoring,
 };
 
 use crate::feed_forward::FeedForward;
@@ -17,7 +17,7 @@ pub(crate) struct KvGroup {
     /// This rank's layers in the group, as indices into the whole model; may be empty.
     pub(crate) layers: Vec<usize>,
     /// The attention mask.
-    pub(crate) seen: Seen,
+    pub(crate) seen: AttentionMask,
 }
 
 /// One decoder layer.
@@ -59,7 +59,7 @@ pub(crate) struct Attention {
     pub(crate) kv_group: usize,
     pub(crate) kv_index: usize,
     /// The attention mask.
-    pub(crate) seen: Seen,
+    pub(crate) seen: AttentionMask,
     /// Scale of the products of queries and keys.
     pub(crate) scale: f32,
     pub(crate) softcap: Option<f32>,

@@ -1,6 +1,6 @@
 //! A rank's tensor-parallel group: in shared memory on one host, over streams on several hosts.
 
-use penstock_collectives::{Group, Lost, Star};
+use penstock_collectives::{Group, GroupError, Star};
 use penstock_kernels::Cpu;
 
 use crate::le_bytes::{copy_in, copy_out};
@@ -10,7 +10,7 @@ use crate::le_bytes::{copy_in, copy_out};
 const WINDOW: usize = 16 << 10;
 
 /// A tensor-parallel group, this rank included. All ranks call the same methods in the same order
-/// with the same lengths. Every method fails with [`Lost`] if a rank is lost.
+/// with the same lengths. Every method fails with [`GroupError`] if a rank is lost.
 pub trait Peers: Send {
     /// This rank's number in the group.
     fn rank(&self) -> usize;
@@ -24,15 +24,18 @@ pub trait Peers: Send {
 
     /// All-reduce: adds the contributions of all ranks to `x`, in rank order. `x` must be the same
     /// on all ranks.
-    fn sum(&mut self, cpu: &Cpu, x: &mut [f32]) -> Result<(), Lost>;
+    fn sum(&mut self, cpu: &Cpu, x: &mut [f32]) -> Result<(), GroupError>;
 
     /// Calls `take` on rank 0 with the contribution of each rank, in rank order; rank `r`
     /// contributes `lens[r]` numbers. Returns true on rank 0.
-    fn gather(&mut self, lens: &[usize], take: &mut dyn FnMut(usize, &[f32]))
-    -> Result<bool, Lost>;
+    fn gather(
+        &mut self,
+        lens: &[usize],
+        take: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<bool, GroupError>;
 
     /// Broadcasts the `tokens` of rank 0 to all ranks.
-    fn share(&mut self, tokens: &mut [u32]) -> Result<(), Lost>;
+    fn share(&mut self, tokens: &mut [u32]) -> Result<(), GroupError>;
 
     /// Fails the operations of other ranks that wait for this rank, with the error `reason`.
     fn end(&mut self, reason: &str);
@@ -51,7 +54,7 @@ impl Peers for Group {
         Group::part(self)
     }
 
-    fn sum(&mut self, cpu: &Cpu, x: &mut [f32]) -> Result<(), Lost> {
+    fn sum(&mut self, cpu: &Cpu, x: &mut [f32]) -> Result<(), GroupError> {
         let ranks = self.ranks();
         let parts = self.exchange()?;
         let parts: Vec<&[f32]> = (0..ranks).map(|rank| parts.of(rank, x.len())).collect();
@@ -63,7 +66,7 @@ impl Peers for Group {
         &mut self,
         lens: &[usize],
         take: &mut dyn FnMut(usize, &[f32]),
-    ) -> Result<bool, Lost> {
+    ) -> Result<bool, GroupError> {
         let reads = Group::rank(self) == 0;
         let parts = self.exchange()?;
         if reads {
@@ -74,7 +77,7 @@ impl Peers for Group {
         Ok(reads)
     }
 
-    fn share(&mut self, tokens: &mut [u32]) -> Result<(), Lost> {
+    fn share(&mut self, tokens: &mut [u32]) -> Result<(), GroupError> {
         // Token ids travel as the bit patterns of f32 numbers. The numbers are only copied, so
         // every bit pattern survives.
         for (number, token) in Group::part(self).iter_mut().zip(&*tokens) {
@@ -106,7 +109,7 @@ impl Distant {
     }
 
     /// On rank 0, the contributions of ranks 1, 2, ...; `None` on other ranks.
-    fn collect(&mut self, lens: &[usize]) -> Result<Option<Vec<Vec<f32>>>, Lost> {
+    fn collect(&mut self, lens: &[usize]) -> Result<Option<Vec<Vec<f32>>>, GroupError> {
         let own = &self.part[..lens[self.star.rank()]];
         // Rank 0 sends nothing.
         let bytes = match self.star.rank() {
@@ -137,7 +140,7 @@ impl Peers for Distant {
         &mut self.part
     }
 
-    fn sum(&mut self, cpu: &Cpu, x: &mut [f32]) -> Result<(), Lost> {
+    fn sum(&mut self, cpu: &Cpu, x: &mut [f32]) -> Result<(), GroupError> {
         let lens = vec![x.len(); self.star.ranks()];
         let mut bytes = Vec::new();
         if let Some(others) = self.collect(&lens)? {
@@ -156,7 +159,7 @@ impl Peers for Distant {
         &mut self,
         lens: &[usize],
         take: &mut dyn FnMut(usize, &[f32]),
-    ) -> Result<bool, Lost> {
+    ) -> Result<bool, GroupError> {
         let Some(others) = self.collect(lens)? else {
             return Ok(false);
         };
@@ -167,7 +170,7 @@ impl Peers for Distant {
         Ok(true)
     }
 
-    fn share(&mut self, tokens: &mut [u32]) -> Result<(), Lost> {
+    fn share(&mut self, tokens: &mut [u32]) -> Result<(), GroupError> {
         let bytes: Vec<u8> = tokens.iter().flat_map(|t| t.to_le_bytes()).collect();
         let Some(shared) = self.star.share(&bytes)? else {
             return Ok(());
@@ -193,10 +196,10 @@ fn to_bytes(numbers: &[f32]) -> Vec<u8> {
     bytes
 }
 
-fn from_bytes(bytes: &[u8], numbers: &mut [f32]) -> Result<(), Lost> {
+fn from_bytes(bytes: &[u8], numbers: &mut [f32]) -> Result<(), GroupError> {
     copy_in(bytes, numbers).ok_or_else(other_step)
 }
 
-fn other_step() -> Lost {
-    Lost::Ended("a rank of the group computed another step".into())
+fn other_step() -> GroupError {
+    GroupError::Ended("a rank of the group computed another step".into())
 }

@@ -6,7 +6,7 @@ use penstock_wire::{LATE_MASK, LogprobRow, LogprobTable, NOT_FINITE, StepResult}
 use crate::head_rows::{Row, Task};
 
 /// Outcome of one row of logits.
-pub(crate) enum Found {
+pub(crate) enum RowOutcome {
     Token(i32, Option<Logprob>),
     /// The grammar mask was late: no token was sampled.
     Late,
@@ -33,20 +33,20 @@ impl Results {
     }
 
     /// Adds the outcome of `row`. Must be called in row order.
-    pub(crate) fn take(&mut self, row: &Row, found: Found) {
+    pub(crate) fn take(&mut self, row: &Row, found: RowOutcome) {
         let index = row.index;
         match found {
-            Found::Token(token, scored) => self.token(row, token, scored),
+            RowOutcome::Token(token, scored) => self.token(row, token, scored),
             // Only the sequence's first row reports a late mask. In a later row, a late mask counts
             // as a rejected draft: the sequence's result ends before it.
-            Found::Late => {
+            RowOutcome::Late => {
                 if self.result.counts[index] == 0 {
                     self.token(row, LATE_MASK, None);
                 }
                 self.open[index] = false;
             }
-            Found::NotFinite => self.token(row, NOT_FINITE, None),
-            Found::Score(scored) => push(&mut self.result.prompt_logprobs, index, scored),
+            RowOutcome::NotFinite => self.token(row, NOT_FINITE, None),
+            RowOutcome::Score(scored) => push(&mut self.result.prompt_logprobs, index, scored),
         }
     }
 

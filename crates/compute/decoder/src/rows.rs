@@ -1,7 +1,7 @@
 //! The rows of a step's batch, one per token: their sequences, positions, and cache locations of
 //! keys and values.
 
-use penstock_kernels::{Place, Sequence, StepLease};
+use penstock_kernels::{KvPosition, Sequence, StepLease};
 use penstock_wire::StepPlan;
 
 use crate::rope::Rope;
@@ -34,11 +34,11 @@ pub(crate) fn angles(positions: &[usize], rope: &Rope, cos_sin: &mut [f32]) {
 }
 
 /// Cache location of each row's key and value in one KV group.
-pub(crate) fn places(sequences: &[Sequence], kv: &StepLease<'_>) -> Vec<Place> {
+pub(crate) fn places(sequences: &[Sequence], kv: &StepLease<'_>) -> Vec<KvPosition> {
     let size = kv.layout().block_size;
     let of_sequence = |(i, s): (usize, &Sequence)| {
         let positions = s.start..s.start + s.rows.len();
-        positions.map(move |position| Place {
+        positions.map(move |position| KvPosition {
             block: kv.block(i, position / size),
             offset: position % size,
         })

@@ -34,7 +34,7 @@ pub(crate) struct Slot {
     pub(crate) undrawn: bool,
 }
 
-enum State {
+enum SlotState {
     Empty,
     /// A plan that used the slot failed; the slot's state is undefined.
     Failed,
@@ -43,7 +43,7 @@ enum State {
 
 /// All slots of a decoder.
 pub(crate) struct Slots {
-    states: Vec<State>,
+    states: Vec<SlotState>,
     /// `None` on ranks that do not sample.
     grammars: Option<Grammars>,
 }
@@ -51,7 +51,7 @@ pub(crate) struct Slots {
 impl Slots {
     pub(crate) fn new(count: usize, grammars: Option<Grammars>) -> Self {
         Self {
-            states: (0..count).map(|_| State::Empty).collect(),
+            states: (0..count).map(|_| SlotState::Empty).collect(),
             grammars,
         }
     }
@@ -65,7 +65,7 @@ impl Slots {
     /// The slot of a scheduled sequence.
     pub(crate) fn get(&self, slot: i32) -> Option<&Slot> {
         match self.states.get(slot as usize) {
-            Some(State::Ready(slot)) => Some(slot),
+            Some(SlotState::Ready(slot)) => Some(slot),
             _ => None,
         }
     }
@@ -78,7 +78,7 @@ impl Slots {
     /// Pooling state of a scheduled sequence.
     pub(crate) fn pooled(&mut self, slot: i32) -> Option<&mut Pooled> {
         match self.states.get_mut(slot as usize) {
-            Some(State::Ready(slot)) => slot.pooled.as_mut(),
+            Some(SlotState::Ready(slot)) => slot.pooled.as_mut(),
             _ => None,
         }
     }
@@ -99,7 +99,7 @@ impl Slots {
                 grammar,
                 self.grammars.as_ref(),
             )?;
-            self.states[registration.slot as usize] = State::Ready(Box::new(slot));
+            self.states[registration.slot as usize] = SlotState::Ready(Box::new(slot));
         }
         let (mut row, groups) = (0, limits.groups.len());
         for i in 0..plan.slots.len() {
@@ -151,7 +151,7 @@ impl Slots {
         let scheduled = plan.slots.iter().filter_map(|&s| usize::try_from(s).ok());
         for slot in registered.chain(scheduled) {
             if let Some(state) = self.states.get_mut(slot) {
-                *state = State::Failed;
+                *state = SlotState::Failed;
             }
         }
     }
@@ -213,10 +213,10 @@ impl Slots {
     }
 }
 
-fn get_mut(states: &mut [State], slot: i32) -> Result<&mut Slot, DecoderError> {
+fn get_mut(states: &mut [SlotState], slot: i32) -> Result<&mut Slot, DecoderError> {
     match states.get_mut(slot as usize) {
-        Some(State::Ready(slot)) => Ok(slot),
-        Some(State::Failed) => refuse(format!(
+        Some(SlotState::Ready(slot)) => Ok(slot),
+        Some(SlotState::Failed) => refuse(format!(
             "slot {slot} was in a plan that failed; register it again"
         )),
         _ => refuse(format!("slot {slot} was never registered")),

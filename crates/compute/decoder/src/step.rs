@@ -1,7 +1,7 @@
 //! Checks of a plan against the decoder's limits: an invalid plan is rejected before any memory
 //! access that depends on it.
 
-use penstock_kernels::Seen;
+use penstock_kernels::AttentionMask;
 use penstock_wire::{LAST_SAMPLED, Registration, StepPlan};
 
 use crate::error::DecoderError;
@@ -28,7 +28,7 @@ pub(crate) struct Limits {
 pub(crate) struct GroupLimits {
     pub(crate) blocks: usize,
     /// The attention mask.
-    pub(crate) seen: Seen,
+    pub(crate) seen: AttentionMask,
 }
 
 impl Limits {

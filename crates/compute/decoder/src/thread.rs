@@ -120,7 +120,7 @@ fn serve(
         let result = catch_unwind(AssertUnwindSafe(|| runner.step(plan)));
         broken = result.is_err();
         let result = result.unwrap_or_else(|panic| Err(DecoderError::Failed(message(&*panic))));
-        if let Err(error @ (DecoderError::Failed(_) | DecoderError::Lost(_))) = &result {
+        if let Err(error @ (DecoderError::Failed(_) | DecoderError::Group(_))) = &result {
             runner.end(&error.to_string());
         }
         experts_read.store(runner.experts_read(), Ordering::Relaxed);

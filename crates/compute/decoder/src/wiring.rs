@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use penstock_collectives::{
-    CommError, Group, Key, Lost, Reader, Star, Stream, StreamListener, Writer,
+    CommError, Group, GroupError, Key, Reader, Star, Stream, StreamListener, Writer,
 };
 use serde::Deserialize;
 
@@ -220,7 +220,7 @@ struct RingBefore {
 }
 
 impl Before for RingBefore {
-    fn receive(&mut self, x: &mut [f32]) -> Result<(), Lost> {
+    fn receive(&mut self, x: &mut [f32]) -> Result<(), GroupError> {
         let copied = self
             .ring
             .receive_with(self.patience, |bytes| copy_in(bytes, x))?;
@@ -236,7 +236,7 @@ impl Before for RingBefore {
 }
 
 impl After for Writer {
-    fn send(&mut self, x: &[f32]) -> Result<(), Lost> {
+    fn send(&mut self, x: &[f32]) -> Result<(), GroupError> {
         self.send_with(|slot| {
             copy_out(x, slot);
             x.len() * 4
@@ -259,12 +259,12 @@ struct StreamBefore {
 }
 
 impl Before for StreamBefore {
-    fn receive(&mut self, x: &mut [f32]) -> Result<(), Lost> {
+    fn receive(&mut self, x: &mut [f32]) -> Result<(), GroupError> {
         let stream = match &mut self.stream {
             Some(stream) => stream,
             empty => {
                 let stream = Stream::connect(self.address, &self.key, self.patience);
-                empty.insert(stream.map_err(|e| Lost::Cut(e.to_string()))?)
+                empty.insert(stream.map_err(|e| GroupError::Cut(e.to_string()))?)
             }
         };
         match stream.receive(self.patience, self.capacity)? {
@@ -286,7 +286,7 @@ struct StreamAfter {
 }
 
 impl After for StreamAfter {
-    fn send(&mut self, x: &[f32]) -> Result<(), Lost> {
+    fn send(&mut self, x: &[f32]) -> Result<(), GroupError> {
         let stream = match &mut self.stream {
             Some(stream) => stream,
             empty => empty.insert(self.listener.accept(self.patience)?),
@@ -307,7 +307,7 @@ struct CarriedBefore {
 }
 
 impl Before for CarriedBefore {
-    fn receive(&mut self, x: &mut [f32]) -> Result<(), Lost> {
+    fn receive(&mut self, x: &mut [f32]) -> Result<(), GroupError> {
         match self.receiver.recv_timeout(self.patience) {
             Ok(carried) if carried.len() == x.len() => {
                 x.copy_from_slice(&carried);
@@ -322,19 +322,19 @@ impl Before for CarriedBefore {
 }
 
 impl After for Sender<Vec<f32>> {
-    fn send(&mut self, x: &[f32]) -> Result<(), Lost> {
-        let gone = |_| Lost::Ended("the caller dropped its end to the stage after".into());
+    fn send(&mut self, x: &[f32]) -> Result<(), GroupError> {
+        let gone = |_| GroupError::Ended("the caller dropped its end to the stage after".into());
         Sender::send(self, x.to_vec()).map_err(gone)
     }
 
     fn end(&mut self, _: &str) {}
 }
 
-fn other_step() -> Lost {
-    Lost::Ended("the stage before computed another step".into())
+fn other_step() -> GroupError {
+    GroupError::Ended("the stage before computed another step".into())
 }
 
-fn silent(patience: Duration) -> Lost {
+fn silent(patience: Duration) -> GroupError {
     let seconds = patience.as_secs();
-    Lost::Ended(format!("the stage before said nothing for {seconds} s"))
+    GroupError::Ended(format!("the stage before said nothing for {seconds} s"))
 }

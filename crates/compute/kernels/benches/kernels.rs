@@ -7,9 +7,9 @@
 use std::time::Instant;
 
 use penstock_kernels::{
-    Activations, Aligned, Angles, AttentionPlan, Cpu, GroupRow, HeadColumns, HeadShape, Isa,
-    KvLayout, KvPool, KvType, Linear, Mode, Packed, Place, Rotation, RowSource, Scoring, Seen,
-    Sequence, SequenceBlocks, WeightFormat,
+    Activations, Aligned, Angles, AttentionMask, AttentionPlan, Cpu, GroupRow, HeadColumns,
+    HeadShape, Isa, KvLayout, KvPool, KvPosition, KvType, Linear, Mode, Packed, Rotation,
+    RowSource, Scoring, Sequence, SequenceBlocks, WeightFormat,
 };
 
 /// Pseudo-random numbers from -0.5 to 0.5.
@@ -95,8 +95,8 @@ fn attention(cpu: &Cpu, rows: usize, context: usize) {
     let mut qkv = Aligned::zeroed(context * width);
     Noise.fill_f32(5, &mut qkv);
     let cos_sin = vec![0.5; context * 64];
-    let places: Vec<Place> = (0..context)
-        .map(|i| Place {
+    let places: Vec<KvPosition> = (0..context)
+        .map(|i| KvPosition {
             block: i / 32,
             offset: i % 32,
         })
@@ -115,7 +115,7 @@ fn attention(cpu: &Cpu, rows: usize, context: usize) {
         rows: 0..rows,
     };
     let scoring = Scoring {
-        seen: Seen::All,
+        seen: AttentionMask::All,
         scale: 0.125,
         softcap: None,
         sinks: None,

@@ -2,7 +2,7 @@
 
 use half::bf16;
 
-use crate::buffer::{Aligned, Shared};
+use crate::buffer::{Aligned, SharedSlice};
 use crate::packed::{GROUP, WeightFormat};
 
 /// A batch of activation rows, `m` x `k`, converted for matrix multiplication.
@@ -92,24 +92,24 @@ impl Activations {
 /// A view of [`Activations`] for parallel tasks, each of which writes its own rows.
 pub(crate) struct SharedActivations<'a> {
     k_padded: usize,
-    codes: Shared<'a, i8>,
-    scales: Shared<'a, f32>,
-    scaled_sums: Shared<'a, f32>,
-    offsets: Shared<'a, i32>,
-    halves: Shared<'a, u16>,
-    floats: Shared<'a, f32>,
+    codes: SharedSlice<'a, i8>,
+    scales: SharedSlice<'a, f32>,
+    scaled_sums: SharedSlice<'a, f32>,
+    offsets: SharedSlice<'a, i32>,
+    halves: SharedSlice<'a, u16>,
+    floats: SharedSlice<'a, f32>,
 }
 
 impl Activations {
     pub(crate) fn share(&mut self) -> SharedActivations<'_> {
         SharedActivations {
             k_padded: self.k_padded,
-            codes: Shared::new(&mut self.codes),
-            scales: Shared::new(&mut self.scales),
-            scaled_sums: Shared::new(&mut self.scaled_sums),
-            offsets: Shared::new(&mut self.offsets),
-            halves: Shared::new(&mut self.halves),
-            floats: Shared::new(&mut self.floats),
+            codes: SharedSlice::new(&mut self.codes),
+            scales: SharedSlice::new(&mut self.scales),
+            scaled_sums: SharedSlice::new(&mut self.scaled_sums),
+            offsets: SharedSlice::new(&mut self.offsets),
+            halves: SharedSlice::new(&mut self.halves),
+            floats: SharedSlice::new(&mut self.floats),
         }
     }
 }
@@ -167,7 +167,7 @@ impl SharedActivations<'_> {
 ///
 /// # Safety
 /// No other task accesses row `to`.
-unsafe fn copy<T: Copy>(out: &Shared<'_, T>, to: usize, rows: &[T], from: usize, n: usize) {
+unsafe fn copy<T: Copy>(out: &SharedSlice<'_, T>, to: usize, rows: &[T], from: usize, n: usize) {
     // SAFETY: the caller guarantees that no other task accesses row `to`.
     let out = unsafe { out.slice(to * n, n) };
     out.copy_from_slice(&rows[from * n..(from + 1) * n]);

@@ -164,18 +164,18 @@ impl<T: Plain> DerefMut for Aligned<T> {
 }
 
 /// A mutable slice written by the tasks of one job, each task its own part.
-pub(crate) struct Shared<'a, T> {
+pub(crate) struct SharedSlice<'a, T> {
     ptr: *mut T,
     len: usize,
     life: PhantomData<&'a mut [T]>,
 }
 
 // SAFETY: access is through `slice`, whose callers guarantee that live parts do not overlap.
-unsafe impl<T: Send> Sync for Shared<'_, T> {}
+unsafe impl<T: Send> Sync for SharedSlice<'_, T> {}
 // SAFETY: same as for `Sync`.
-unsafe impl<T: Send> Send for Shared<'_, T> {}
+unsafe impl<T: Send> Send for SharedSlice<'_, T> {}
 
-impl<'a, T> Shared<'a, T> {
+impl<'a, T> SharedSlice<'a, T> {
     pub(crate) fn new(slice: &'a mut [T]) -> Self {
         Self {
             ptr: slice.as_mut_ptr(),
@@ -232,7 +232,7 @@ impl<'a> Columns<'a> {
 
     pub(crate) fn share(self) -> SharedColumns<'a> {
         let Self { rows, ld, first } = self;
-        let rows = Shared::new(rows);
+        let rows = SharedSlice::new(rows);
         SharedColumns { rows, ld, first }
     }
 }
@@ -255,14 +255,14 @@ impl<'a> HeadColumns<'a> {
             row: self.row,
             head: self.head,
             first: self.first,
-            rows: Shared::new(self.rows),
+            rows: SharedSlice::new(self.rows),
         }
     }
 }
 
 /// [`HeadColumns`] written by the tasks of one job, each task its own part.
 pub(crate) struct SharedHeads<'a> {
-    pub(crate) rows: Shared<'a, f32>,
+    pub(crate) rows: SharedSlice<'a, f32>,
     pub(crate) row: usize,
     pub(crate) head: usize,
     pub(crate) first: usize,
@@ -279,7 +279,7 @@ impl SharedHeads<'_> {
     /// No two live parts overlap.
     #[allow(clippy::mut_from_ref)]
     pub(crate) unsafe fn slice(&self, row: usize, head: usize, len: usize) -> &mut [f32] {
-        // SAFETY: the caller guarantees that live parts do not overlap; `Shared::slice` checks the
+        // SAFETY: the caller guarantees that live parts do not overlap; `SharedSlice::slice` checks the
         // bounds.
         unsafe { self.rows.slice(self.start(row, head), len) }
     }
@@ -287,7 +287,7 @@ impl SharedHeads<'_> {
 
 /// [`Columns`] written by the tasks of one job, each task its own part.
 pub(crate) struct SharedColumns<'a> {
-    pub(crate) rows: Shared<'a, f32>,
+    pub(crate) rows: SharedSlice<'a, f32>,
     pub(crate) ld: usize,
     pub(crate) first: usize,
 }

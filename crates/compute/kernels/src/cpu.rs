@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use crate::activations::{ActivationFormat, Activations};
-use crate::buffer::{Aligned, Columns, Shared, SharedColumns};
+use crate::buffer::{Aligned, Columns, SharedColumns, SharedSlice};
 use crate::gemm::{self, Mode, Tile};
 use crate::isa::Isa;
 use crate::ops;
@@ -193,14 +193,14 @@ impl Cpu {
         let padded = acts.k_padded;
         let groups = padded / GROUP;
         let (codes, halves, floats) = (
-            Shared::new(&mut acts.codes),
-            Shared::new(&mut acts.halves),
-            Shared::new(&mut acts.floats),
+            SharedSlice::new(&mut acts.codes),
+            SharedSlice::new(&mut acts.halves),
+            SharedSlice::new(&mut acts.floats),
         );
         let (scales, sums, offsets) = (
-            Shared::new(&mut acts.scales),
-            Shared::new(&mut acts.scaled_sums),
-            Shared::new(&mut acts.offsets),
+            SharedSlice::new(&mut acts.scales),
+            SharedSlice::new(&mut acts.scaled_sums),
+            SharedSlice::new(&mut acts.offsets),
         );
         self.rows(m, k, &|row| {
             let mut normed = Vec::new();
@@ -239,7 +239,7 @@ impl Cpu {
     pub fn matmul(&self, linear: &Linear, acts: &Activations, out: &mut [f32], mode: Mode) {
         let ld = linear.n();
         assert!(out.len() >= acts.m * ld, "output too short");
-        let out = Shared::new(out);
+        let out = SharedSlice::new(out);
         let firsts: Vec<usize> = linear
             .parts
             .iter()
@@ -261,7 +261,7 @@ impl Cpu {
         (part, bias): (&Packed, Option<&[f32]>),
         acts: &Activations,
         task: Task,
-        (out, ld, first): (&Shared<'_, f32>, usize, usize),
+        (out, ld, first): (&SharedSlice<'_, f32>, usize, usize),
         mode: Mode,
     ) {
         let column = first + task.panels.start * PANEL;
@@ -359,7 +359,7 @@ impl Cpu {
     /// `x[i] += part[i]` for each of `parts`, in order.
     pub fn add(&self, parts: &[&[f32]], x: &mut [f32]) {
         let chunk = x.len().div_ceil(self.threads.count()).max(INLINE);
-        let (len, x) = (x.len(), Shared::new(x));
+        let (len, x) = (x.len(), SharedSlice::new(x));
         self.threads.run(len.div_ceil(chunk), &|i| {
             let range = i * chunk..len.min((i + 1) * chunk);
             // SAFETY: tasks have disjoint ranges.
@@ -376,7 +376,7 @@ impl Cpu {
     /// `x` and `y` differ in length.
     pub fn add_normed(&self, y: &[f32], norm: &Norm, x: &mut [f32]) {
         assert_eq!(x.len(), y.len(), "rows differ in length");
-        let (k, x) = (norm.weight.len(), Shared::new(x));
+        let (k, x) = (norm.weight.len(), SharedSlice::new(x));
         self.rows(y.len() / k, k, &|row| {
             INNER.with_borrow_mut(|normed| {
                 normed.ensure(k);
@@ -390,7 +390,7 @@ impl Cpu {
 
     /// `x = cap * tanh(x / cap)`.
     pub fn softcap(&self, x: &mut [f32], cap: f32) {
-        let (len, x) = (x.len(), Shared::new(x));
+        let (len, x) = (x.len(), SharedSlice::new(x));
         self.rows(len.div_ceil(INLINE), INLINE, &|i| {
             let range = i * INLINE..len.min((i + 1) * INLINE);
             // SAFETY: tasks have disjoint ranges.

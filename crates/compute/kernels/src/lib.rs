@@ -37,8 +37,8 @@ mod threads;
 
 pub use activations::{ActivationFormat, Activations};
 pub use attn::{
-    Angles, AttentionPlan, HeadNorms, HeadShape, Latent, LatentRows, Place, Rotation, Scoring,
-    Seen, Sequence,
+    Angles, AttentionMask, AttentionPlan, HeadNorms, HeadShape, KvPosition, Latent, LatentRows,
+    Rotation, Scoring, Sequence,
 };
 pub use buffer::{Aligned, Columns, HeadColumns};
 pub use cpu::{ActivationFn, Clamp, Cpu, Linear, Norm, NormKind};

@@ -23,7 +23,7 @@
 
 use half::{bf16, f16};
 
-use crate::buffer::{Aligned, Shared};
+use crate::buffer::{Aligned, SharedSlice};
 use crate::threads::ThreadPool;
 
 /// Output features per panel.
@@ -240,7 +240,7 @@ impl Packed {
         let panel_scales = form.scales_per_group() * k_padded / GROUP;
         let mut codes = Aligned::lasting(panels * panel_bytes);
         let mut scales = Aligned::lasting(panels * panel_scales);
-        let (all_codes, all_scales) = (Shared::new(&mut codes), Shared::new(&mut scales));
+        let (all_codes, all_scales) = (SharedSlice::new(&mut codes), SharedSlice::new(&mut scales));
         pool.run(panels, &|panel| {
             // SAFETY: each task writes its own panel.
             let (codes, scales) = unsafe {

@@ -22,7 +22,7 @@ struct Job {
     count: u32,
 }
 
-struct Shared {
+struct PoolState {
     /// epoch << 32 | number of tasks not yet claimed.
     state: AtomicU64,
     job: UnsafeCell<Job>,
@@ -37,14 +37,14 @@ struct Shared {
 // SAFETY: the caller writes `job` only while no task of the current epoch is unclaimed or
 // unfinished; workers read it only between a successful claim and the matching `done` increment,
 // for which the caller waits. `panic` and `caller` are behind mutexes.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for PoolState {}
 // SAFETY: the raw pointer in `job` is dereferenced only while the caller of `run` keeps its
 // referent alive.
-unsafe impl Send for Shared {}
+unsafe impl Send for PoolState {}
 
 /// A pool of threads, which includes the thread that calls [`ThreadPool::run`].
 pub struct ThreadPool {
-    shared: Arc<Shared>,
+    shared: Arc<PoolState>,
     workers: Vec<JoinHandle<()>>,
     running: AtomicBool,
 }
@@ -55,7 +55,7 @@ impl ThreadPool {
     /// # Errors
     /// The operating system refused a thread.
     pub fn new(threads: usize) -> std::io::Result<Self> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PoolState {
             state: AtomicU64::new(0),
             job: UnsafeCell::new(Job {
                 task: &|_| (),
@@ -131,7 +131,7 @@ impl Drop for ThreadPool {
     }
 }
 
-impl Shared {
+impl PoolState {
     fn publish(&self, task: &Task<'_>, count: u32, workers: &[JoinHandle<()>]) {
         // SAFETY: the previous job has finished (`wait_done` returned), so no worker reads `job`.
         // The lifetime is erased; `run` keeps the closure alive until every claimed task has ended,

@@ -34,11 +34,11 @@ pub fn router<P: Picker>(picker: P, limit: usize) -> Router {
         .route(PROCESS, post(process::<P>))
         .route(CHECK, post(check::<P>))
         .fallback(unknown)
-        .with_state(Shared { picker, limit })
+        .with_state(Service { picker, limit })
 }
 
 #[derive(Clone)]
-struct Shared<P> {
+struct Service<P> {
     picker: P,
     limit: usize,
 }
@@ -46,7 +46,7 @@ struct Shared<P> {
 /// Serves the method `Process`. Reads a message only after Envoy has received the replies to
 /// earlier ones, which provides backpressure.
 async fn process<P: Picker>(
-    State(shared): State<Shared<P>>,
+    State(shared): State<Service<P>>,
     request: Request<Body>,
 ) -> Response<Body> {
     let exchange = Exchange {
@@ -69,7 +69,7 @@ async fn process<P: Picker>(
 
 /// Serves the method `grpc.health.v1.Health/Check`.
 async fn check<P: Picker>(
-    State(shared): State<Shared<P>>,
+    State(shared): State<Service<P>>,
     request: Request<Body>,
 ) -> Response<Body> {
     let collected = http_body_util::Limited::new(request.into_body(), health::LIMIT)
@@ -201,7 +201,7 @@ mod tests {
 
     use super::*;
     use crate::messages::{HttpBody, HttpHeaders, Part, ProtocolConfiguration};
-    use crate::picker::{AnswerHead, Call, Change, Head, Picked, Refusal, Seen};
+    use crate::picker::{AnswerHead, BodyVisibility, Call, Change, Head, Picked, Refusal};
 
     /// A picker whose memory budget is 1,000 bytes for all calls, and which waits 50 ms for a
     /// message.
@@ -268,10 +268,10 @@ mod tests {
             refusal(if excess == Excess::Room { 503 } else { 408 })
         }
 
-        async fn pick(&mut self, seen: Seen) -> Result<Picked, Refusal> {
+        async fn pick(&mut self, seen: BodyVisibility) -> Result<Picked, Refusal> {
             match seen {
-                Seen::All => Err(refusal(404)),
-                Seen::Part => Ok(Picked {
+                BodyVisibility::All => Err(refusal(404)),
+                BodyVisibility::Part => Ok(Picked {
                     endpoints: vec!["a:1".to_owned()],
                     is_rewritten: false,
                     body: Bytes::new(),

@@ -16,4 +16,6 @@ mod session;
 mod status;
 
 pub use grpc::router;
-pub use picker::{AnswerHead, Call, Change, Excess, Head, Picked, Picker, Refusal, Room, Seen};
+pub use picker::{
+    AnswerHead, BodyVisibility, Call, Change, Excess, Head, Picked, Picker, Refusal, Room,
+};

@@ -53,7 +53,10 @@ pub trait Call: Send + 'static {
 
     /// Picks an endpoint. It is called once, with all of the body that Envoy shows before the
     /// choice.
-    fn pick(&mut self, seen: Seen) -> impl Future<Output = Result<Picked, Refusal>> + Send;
+    fn pick(
+        &mut self,
+        seen: BodyVisibility,
+    ) -> impl Future<Output = Result<Picked, Refusal>> + Send;
 
     /// Processes the response header.
     fn answered(&mut self, head: &AnswerHead) -> Change;
@@ -79,7 +82,7 @@ pub struct Head {
 
 /// How much of a request's body was visible before the choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Seen {
+pub enum BodyVisibility {
     All,
     /// The body arrives after the choice, in part, or not at all: so in Envoy's body mode.
     Part,

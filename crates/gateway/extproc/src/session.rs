@@ -15,7 +15,7 @@ use crate::messages::{
     BodyMode, HttpBody, HttpHeaders, Metadata, Part, ProcessingRequest, ProcessingResponse, Reply,
 };
 use crate::modes::Modes;
-use crate::picker::{Call, Excess, Picked, Picker, Refusal, Seen};
+use crate::picker::{BodyVisibility, Call, Excess, Picked, Picker, Refusal};
 use crate::replies::{
     changed, destination, pieces, plain, refused, replaced, trailers, unchanged, with_endpoints,
 };
@@ -147,7 +147,11 @@ impl<P: Picker> Session<P> {
         }
         self.step = Step::Waiting;
         if end || !self.modes.waits_for_body() {
-            let seen = if end { Seen::All } else { Seen::Part };
+            let seen = if end {
+                BodyVisibility::All
+            } else {
+                BodyVisibility::Part
+            };
             let Some(picked) = self.pick(seen).await else {
                 return;
             };
@@ -173,7 +177,11 @@ impl<P: Picker> Session<P> {
             return;
         }
         let part = self.modes.request == BodyMode::BufferedPartial && !body.end_of_stream;
-        let seen = if part { Seen::Part } else { Seen::All };
+        let seen = if part {
+            BodyVisibility::Part
+        } else {
+            BodyVisibility::All
+        };
         if let Some(picked) = self.pick(seen).await {
             let body = picked.is_rewritten.then(|| picked.body.clone());
             let reply = Reply::RequestBody(destination(&picked, body));
@@ -183,7 +191,7 @@ impl<P: Picker> Session<P> {
 
     /// Handles the end of the request's body; `with_trailers`: trailers follow it.
     async fn body_ended(&mut self, with_trailers: bool) {
-        let Some(picked) = self.pick(Seen::All).await else {
+        let Some(picked) = self.pick(BodyVisibility::All).await else {
             return;
         };
         if self.modes.sends_body_back() {
@@ -200,7 +208,7 @@ impl<P: Picker> Session<P> {
         }
     }
 
-    async fn pick(&mut self, seen: Seen) -> Option<Picked> {
+    async fn pick(&mut self, seen: BodyVisibility) -> Option<Picked> {
         match self.call.as_mut()?.pick(seen).await {
             Ok(picked) => {
                 self.step = Step::Picked;

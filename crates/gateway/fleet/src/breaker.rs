@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::settings::Breaker as Settings;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum Circuit {
     Closed { failures: u32 },
     Open { until: Duration },
     HalfOpen { trial: bool },
@@ -19,7 +19,7 @@ enum State {
 
 #[derive(Debug)]
 pub(crate) struct Breaker {
-    state: State,
+    state: Circuit,
     /// Number of openings since the breaker was last closed; each doubles the next open period.
     openings: u32,
 }
@@ -57,7 +57,7 @@ pub(crate) enum Passage {
 impl Default for Breaker {
     fn default() -> Self {
         Self {
-            state: State::Closed { failures: 0 },
+            state: Circuit::Closed { failures: 0 },
             openings: 0,
         }
     }
@@ -66,35 +66,35 @@ impl Default for Breaker {
 impl Breaker {
     pub(crate) fn state(&self, now: Duration) -> BreakerState {
         match self.state {
-            State::Closed { .. } => BreakerState::Closed,
-            State::Open { until } if now < until => BreakerState::Open(until - now),
-            State::Open { .. } | State::HalfOpen { .. } => BreakerState::HalfOpen,
+            Circuit::Closed { .. } => BreakerState::Closed,
+            Circuit::Open { until } if now < until => BreakerState::Open(until - now),
+            Circuit::Open { .. } | Circuit::HalfOpen { .. } => BreakerState::HalfOpen,
         }
     }
 
     pub(crate) fn passage(&mut self, now: Duration) -> Passage {
-        if let State::Open { until } = self.state
+        if let Circuit::Open { until } = self.state
             && now >= until
         {
-            self.state = State::HalfOpen { trial: false };
+            self.state = Circuit::HalfOpen { trial: false };
         }
         match self.state {
-            State::Closed { .. } => Passage::All,
-            State::HalfOpen { trial: false } => Passage::Trial,
-            State::HalfOpen { trial: true } | State::Open { .. } => Passage::None,
+            Circuit::Closed { .. } => Passage::All,
+            Circuit::HalfOpen { trial: false } => Passage::Trial,
+            Circuit::HalfOpen { trial: true } | Circuit::Open { .. } => Passage::None,
         }
     }
 
     /// Records that the trial request was sent.
     pub(crate) fn trial_began(&mut self) {
-        if let State::HalfOpen { trial } = &mut self.state {
+        if let Circuit::HalfOpen { trial } = &mut self.state {
             *trial = true;
         }
     }
 
     /// Records that the trial request ended without a verdict, so that another one may be sent.
     pub(crate) fn trial_void(&mut self) {
-        if let State::HalfOpen { trial } = &mut self.state {
+        if let Circuit::HalfOpen { trial } = &mut self.state {
             *trial = false;
         }
     }
@@ -103,28 +103,28 @@ impl Breaker {
     /// otherwise it was sent before the breaker opened.
     pub(crate) fn served(&mut self, trial: bool) {
         match &mut self.state {
-            State::Closed { failures } => *failures = 0,
-            State::HalfOpen { .. } if trial => *self = Self::default(),
-            State::HalfOpen { .. } | State::Open { .. } => {}
+            Circuit::Closed { failures } => *failures = 0,
+            Circuit::HalfOpen { .. } if trial => *self = Self::default(),
+            Circuit::HalfOpen { .. } | Circuit::Open { .. } => {}
         }
     }
 
     /// Records a failure. Returns whether the breaker opened.
     pub(crate) fn failed(&mut self, trial: bool, now: Duration, settings: &Settings) -> bool {
         let opens = match &mut self.state {
-            State::Closed { failures } => {
+            Circuit::Closed { failures } => {
                 *failures += 1;
                 *failures >= settings.failures.max(1)
             }
-            State::HalfOpen { .. } => trial,
-            State::Open { .. } => false,
+            Circuit::HalfOpen { .. } => trial,
+            Circuit::Open { .. } => false,
         };
         if opens {
             let doubled = settings.open_s * f64::from(1 << self.openings.min(20));
             let seconds = doubled.min(settings.max_open_s);
             self.openings += 1;
             let until = now + Duration::from_secs_f64(seconds);
-            self.state = State::Open { until };
+            self.state = Circuit::Open { until };
         }
         opens
     }

@@ -13,7 +13,7 @@ use crate::backend::Source;
 use crate::discovery::{List, SourceError, follow};
 use crate::in_flight::InFlight;
 use crate::settings::SettingsError;
-use crate::shared::{Clock, Shared};
+use crate::shared::{Clock, FleetState};
 use crate::snapshot::Entry;
 use crate::status::{ReplicaStatus, statuses};
 use crate::tasks::supervise;
@@ -31,7 +31,7 @@ pub enum FleetError {
 /// The replicas of one pool. Clones share the fleet; a drop of the last clone ends its tasks.
 #[derive(Debug, Clone)]
 pub struct Fleet {
-    shared: Arc<Shared>,
+    shared: Arc<FleetState>,
     tasks: Option<Arc<Tasks>>,
 }
 
@@ -65,7 +65,7 @@ impl Fleet {
         settings.check()?;
         let period = Duration::from_secs_f64(settings.discovery_period_s);
         let (list, followed) = watch::channel(follow(source, period)?);
-        let shared = Arc::new(Shared::new(settings, Clock::runs()));
+        let shared = Arc::new(FleetState::new(settings, Clock::runs()));
         let task = tokio::spawn(supervise(shared.clone(), client, followed));
         let task = task.abort_handle();
         Ok(Self {
@@ -74,14 +74,14 @@ impl Fleet {
         })
     }
 
-    pub(crate) fn without_tasks(shared: Shared) -> Self {
+    pub(crate) fn without_tasks(shared: FleetState) -> Self {
         Self {
             shared: Arc::new(shared),
             tasks: None,
         }
     }
 
-    pub(crate) fn shared(&self) -> &Shared {
+    pub(crate) fn shared(&self) -> &FleetState {
         &self.shared
     }
 

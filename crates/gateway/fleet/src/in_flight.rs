@@ -9,7 +9,7 @@ use crate::eligibility::FULL;
 use crate::member::Member;
 use crate::outcome::Outcome;
 use crate::prompts::Prompt;
-use crate::shared::Shared;
+use crate::shared::FleetState;
 use crate::snapshot::Entry;
 
 /// Minimum number of output tokens from which the time per token is measured.
@@ -19,7 +19,7 @@ const ENOUGH_TOKENS: u32 = 8;
 /// call of `end` counts as [`Outcome::ClientGone`].
 #[derive(Debug)]
 pub struct InFlight {
-    shared: Arc<Shared>,
+    shared: Arc<FleetState>,
     member: Arc<Member>,
     id: ReplicaId,
     /// Tokens that the replica still had to compute when this request was sent.
@@ -39,7 +39,7 @@ pub struct InFlight {
 /// A failed request whose failure may be the replica's fault. A drop clears the replica of blame.
 #[derive(Debug)]
 pub struct Blame {
-    shared: Arc<Shared>,
+    shared: Arc<FleetState>,
     member: Arc<Member>,
     trial: bool,
 }
@@ -63,7 +63,7 @@ struct First {
 
 impl InFlight {
     pub(crate) fn begin(
-        shared: Arc<Shared>,
+        shared: Arc<FleetState>,
         entry: &Entry,
         uncached_tokens: f32,
         prompt_tokens: f32,

@@ -18,7 +18,7 @@ use crate::member::Member;
 use crate::metrics::reported;
 use crate::process::Process;
 use crate::push::Push;
-use crate::shared::Shared;
+use crate::shared::FleetState;
 
 const MAX_HEALTH_BYTES: usize = 1 << 20;
 const MAX_METRICS_BYTES: usize = 8 << 20;
@@ -34,7 +34,7 @@ const SLOWER: u32 = 10;
 /// One replica, with the state that its polling tasks need.
 #[derive(Clone)]
 pub(crate) struct Poller {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<FleetState>,
     pub client: Client,
     pub id: ReplicaId,
     pub member: Arc<Member>,

@@ -60,7 +60,7 @@ impl Clock {
 }
 
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct FleetState {
     pub settings: Settings,
     pub clock: Clock,
     snapshot: ArcSwap<Snapshot>,
@@ -78,7 +78,7 @@ pub(crate) struct Shared {
     pub checked: Notify,
 }
 
-impl Shared {
+impl FleetState {
     pub(crate) fn new(settings: Settings, clock: Clock) -> Self {
         Self {
             settings,

@@ -7,7 +7,7 @@ use penstock_routing::{Condition, Pace};
 
 use crate::breaker::BreakerState;
 use crate::load::Polled;
-use crate::shared::Shared;
+use crate::shared::FleetState;
 use crate::snapshot::Entry;
 
 /// Source of the figures of a replica's load.
@@ -82,7 +82,7 @@ pub struct ReplicaStatus {
 }
 
 /// The replicas of a fleet, in the order of their ids.
-pub(crate) fn statuses(shared: &Shared) -> Vec<ReplicaStatus> {
+pub(crate) fn statuses(shared: &FleetState) -> Vec<ReplicaStatus> {
     let snapshot = shared.snapshot();
     snapshot
         .entries
@@ -91,7 +91,7 @@ pub(crate) fn statuses(shared: &Shared) -> Vec<ReplicaStatus> {
         .collect()
 }
 
-fn status(shared: &Shared, entry: &Entry) -> ReplicaStatus {
+fn status(shared: &FleetState, entry: &Entry) -> ReplicaStatus {
     let (now, member) = (shared.now(), &entry.member);
     let live = &member.live;
     let condition = live.condition();
@@ -117,7 +117,7 @@ fn status(shared: &Shared, entry: &Entry) -> ReplicaStatus {
     })
 }
 
-fn load_of(shared: &Shared, entry: &Entry, now: Duration) -> LoadStatus {
+fn load_of(shared: &FleetState, entry: &Entry, now: Duration) -> LoadStatus {
     let (load, stale) = (shared.load(entry), shared.stale());
     let fresh = |report: &Polled| now.saturating_sub(report.at) <= stale;
     let pushed = entry.member.pushed.load();

@@ -14,16 +14,16 @@ use tokio::time::{Instant, MissedTickBehavior, interval, interval_at};
 use crate::backend::Target;
 use crate::discovery::List;
 use crate::polling::Poller;
-use crate::shared::Shared;
+use crate::shared::FleetState;
 
-/// Interval between evaluations of time-dependent state ([`Shared::tick`]).
+/// Interval between evaluations of time-dependent state ([`FleetState::tick`]).
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 /// Interval between updates of the throughput estimates.
 pub(crate) const LEARN: Duration = Duration::from_secs(1);
 
 /// The supervising task; aborting it ends all tasks.
 pub(crate) async fn supervise(
-    shared: Arc<Shared>,
+    shared: Arc<FleetState>,
     client: Client,
     mut lists: watch::Receiver<List>,
 ) {
@@ -70,7 +70,7 @@ struct Pollers {
 }
 
 impl Pollers {
-    fn replace(&mut self, shared: &Arc<Shared>, client: &Client, targets: Vec<Target>) {
+    fn replace(&mut self, shared: &Arc<FleetState>, client: &Client, targets: Vec<Target>) {
         for entry in shared.replace_members(targets) {
             let poller = Poller {
                 shared: shared.clone(),

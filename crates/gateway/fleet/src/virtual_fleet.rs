@@ -10,7 +10,7 @@ use crate::backend::Target;
 use crate::checks::Check;
 use crate::load::{Polled, Reported};
 use crate::member::Record;
-use crate::shared::{Clock, Shared};
+use crate::shared::{Clock, FleetState};
 use crate::tasks::{LEARN, TICK};
 use crate::{Fleet, Settings};
 
@@ -25,7 +25,7 @@ pub struct VirtualFleet {
 impl VirtualFleet {
     /// A fleet at time 0.
     pub fn new(replicas: usize, settings: Settings) -> Self {
-        let shared = Shared::new(settings, Clock::set());
+        let shared = FleetState::new(settings, Clock::set());
         let target = |at: usize| Target {
             base: format!("replica-{at}").into(),
             address: format!("replica-{at}").into(),

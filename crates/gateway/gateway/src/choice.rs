@@ -4,13 +4,13 @@ use std::fmt;
 
 use penstock_routing::Decision;
 
-use crate::exact::Held;
+use crate::exact::TokensByTier;
 
 /// A decision, and the cached tokens that the chosen replica has published.
 #[derive(Debug)]
 pub(crate) struct Choice {
     pub(crate) decision: Decision,
-    pub(crate) held: Option<Held>,
+    pub(crate) held: Option<TokensByTier>,
 }
 
 /// `10.0.0.1:8000: least expected work (2 running, 0 waiting) of 4; cached: pool 512 + ram 256`

@@ -12,7 +12,7 @@ use penstock_routing::{Condition, Ranked, Replica};
 use serde_json::{Value, json as value};
 
 use crate::call::ProxiedRequest;
-use crate::exact::Held;
+use crate::exact::TokensByTier;
 use crate::gateway::Gateway;
 use crate::pool::RoutingTrace;
 
@@ -95,7 +95,7 @@ fn described(look: &RoutingTrace, place: usize, replica: &Replica) -> Value {
         "cache_fill": cache.fill,
         "cache_regret": cache.regret,
         "cached_tokens": look.cached.get(place).copied().unwrap_or(0.0),
-        "held_tokens": look.held.get(place).copied().flatten().map(Held::json),
+        "held_tokens": look.held.get(place).copied().flatten().map(TokensByTier::json),
         "total": null,
         "scores": [],
         "removed_by": null,

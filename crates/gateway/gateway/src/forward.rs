@@ -16,7 +16,7 @@ use crate::call::ProxiedRequest;
 use crate::charge::Charge;
 use crate::failover::RequestContext;
 use crate::flow::Turn;
-use crate::gateway::{Gateway, Place};
+use crate::gateway::{Gateway, OpenRequest};
 use crate::headers::{name_replica, to_client};
 use crate::hedge::attempt_hedged;
 use crate::models::Destination;
@@ -74,7 +74,7 @@ async fn in_turn(
     gateway: &Arc<Gateway>,
     mut call: ProxiedRequest,
     destination: Destination,
-    (place, arrived): (Place, Instant),
+    (place, arrived): (OpenRequest, Instant),
 ) -> Result<Response, Failure> {
     let model = destination.renamed.as_deref().or(call.asked.as_deref());
     let model = model.unwrap_or_default();
@@ -153,7 +153,7 @@ fn relayed(
     call: ProxiedRequest,
     destination: &Destination,
     (charge, answer): (Charge, Answer),
-    (place, arrived): (Place, Instant),
+    (place, arrived): (OpenRequest, Instant),
 ) -> Response {
     let Answer { response, routed } = answer;
     let (mut parts, body) = response.into_parts();

@@ -55,9 +55,9 @@ pub struct Gateway {
 
 /// A permit among the requests in flight, held by an admitted request until its response ends.
 #[derive(Debug)]
-pub(crate) struct Place(Arc<AtomicUsize>);
+pub(crate) struct OpenRequest(Arc<AtomicUsize>);
 
-impl Drop for Place {
+impl Drop for OpenRequest {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
@@ -125,11 +125,11 @@ impl Gateway {
     ///
     /// # Errors
     /// 503 while draining, 429 at the maximum number of requests in flight.
-    pub(crate) fn admit(&self) -> Result<Place, ApiError> {
+    pub(crate) fn admit(&self) -> Result<OpenRequest, ApiError> {
         if self.draining() {
             return Err(ApiError::unavailable("The gateway is shutting down.", 5));
         }
-        let place = Place(self.open.clone());
+        let place = OpenRequest(self.open.clone());
         if self.open.fetch_add(1, Ordering::AcqRel) >= self.config.max_requests {
             self.metrics.refused();
             drop(place);

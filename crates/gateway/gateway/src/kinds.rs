@@ -49,12 +49,12 @@ struct Metadata {
 }
 
 /// A Kubernetes cluster and one of its namespaces.
-type Place = (Cluster, String);
+type Scope = (Cluster, String);
 
 /// The resources in all namespaces from which pools take an InferencePool.
 #[derive(Debug)]
 pub(crate) struct Kinds {
-    places: Vec<Place>,
+    places: Vec<Scope>,
     watchings: Vec<Watching<Resource>>,
     changed: Arc<Notify>,
 }
@@ -123,8 +123,8 @@ impl Kinds {
     }
 }
 
-fn places(pools: &[PoolConfig]) -> Vec<Place> {
-    let mut places: Vec<Place> = Vec::new();
+fn places(pools: &[PoolConfig]) -> Vec<Scope> {
+    let mut places: Vec<Scope> = Vec::new();
     for pool in pools {
         if let Source::Kubernetes(pods) = &pool.source
             && pods.inference_pool.is_some()

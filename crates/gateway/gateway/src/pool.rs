@@ -17,7 +17,7 @@ use penstock_routing::{
 use crate::choice::Choice;
 use crate::config::PoolConfig;
 use crate::error::StartError;
-use crate::exact::{Exact, Held};
+use crate::exact::{Exact, TokensByTier};
 use crate::flow::FlowControl;
 use crate::hedge::Hedging;
 use crate::mirror::Mirror;
@@ -161,7 +161,7 @@ pub(crate) struct RoutingTrace {
     pub(crate) caches: Vec<CacheState>,
     /// Per replica, the cached tokens of the prompt according to its KV events; empty if the pool
     /// does not follow KV events.
-    pub(crate) held: Vec<Option<Held>>,
+    pub(crate) held: Vec<Option<TokensByTier>>,
     /// Number of tokens that one hash of the prompt's chain covers.
     unit_tokens: f32,
     pub(crate) decision: Result<Decision, Unroutable>,

@@ -56,21 +56,21 @@ pub enum PublishError {
 /// A publisher of KV events. Its thread ends when the value is dropped.
 #[derive(Debug)]
 pub struct Publisher {
-    shared: Arc<Shared>,
+    shared: Arc<PublisherConfig>,
     runtime: Option<Runtime>,
     ports: (u16, Option<u16>),
 }
 
 #[derive(Debug)]
-struct Shared {
+struct PublisherConfig {
     topic: Vec<u8>,
     buffer_steps: usize,
     hwm: usize,
-    state: Mutex<State>,
+    state: Mutex<PublisherState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct PublisherState {
     next: u64,
     past: VecDeque<(u64, Bytes)>,
     peers: Vec<Peer>,
@@ -109,7 +109,7 @@ impl Publisher {
             .thread_name("kv-events")
             .enable_all()
             .build()?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PublisherConfig {
             topic: settings.topic.into_bytes(),
             buffer_steps: settings.buffer_steps,
             hwm: settings.hwm.max(1),
@@ -178,8 +178,8 @@ impl Drop for Publisher {
     }
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl PublisherConfig {
+    fn state(&self) -> MutexGuard<'_, PublisherState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -268,7 +268,7 @@ async fn accept<Served: Future<Output = io::Result<()>> + Send + 'static>(
 }
 
 /// Connects to a subscriber that listens and publishes to it. Reconnects after the connection ends.
-async fn reach(shared: Arc<Shared>, endpoint: Endpoint) {
+async fn reach(shared: Arc<PublisherConfig>, endpoint: Endpoint) {
     loop {
         if let Ok(stream) = TcpStream::connect(endpoint.to_connect()).await {
             let _ = publish_to(shared.clone(), stream).await;
@@ -277,7 +277,7 @@ async fn reach(shared: Arc<Shared>, endpoint: Endpoint) {
     }
 }
 
-async fn publish_to(shared: Arc<Shared>, stream: TcpStream) -> io::Result<()> {
+async fn publish_to(shared: Arc<PublisherConfig>, stream: TcpStream) -> io::Result<()> {
     let connection = Connection::greet(stream, "PUB").await?;
     let Some((name, mut messages)) = shared.join() else {
         return Ok(());
@@ -300,7 +300,7 @@ async fn publish_to(shared: Arc<Shared>, stream: TcpStream) -> io::Result<()> {
     ended
 }
 
-async fn listen(shared: &Shared, name: u64, mut incoming: Incoming) -> io::Result<()> {
+async fn listen(shared: &PublisherConfig, name: u64, mut incoming: Incoming) -> io::Result<()> {
     loop {
         let traffic = incoming.next().await?;
         shared.receive(name, traffic)?;
@@ -308,7 +308,7 @@ async fn listen(shared: &Shared, name: u64, mut incoming: Incoming) -> io::Resul
 }
 
 /// Sends the batches from the requested number on, then the end marker.
-async fn replay_to(shared: Arc<Shared>, stream: TcpStream) -> io::Result<()> {
+async fn replay_to(shared: Arc<PublisherConfig>, stream: TcpStream) -> io::Result<()> {
     let mut connection = Connection::greet(stream, "ROUTER").await?;
     loop {
         let frames = connection.message().await?;

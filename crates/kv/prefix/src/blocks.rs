@@ -44,7 +44,7 @@ pub struct Run<'a> {
 /// Which engine holds which blocks.
 #[derive(Debug, Default)]
 pub struct BlockIndex {
-    links: HashMap<u64, Vec<Held>>,
+    links: HashMap<u64, Vec<LinkState>>,
     engines: HashMap<u32, Engine>,
     /// Chains that engines are expected to compute, in order of insertion: expiry, engine, links.
     expected: VecDeque<(u64, u32, Box<[u64]>)>,
@@ -68,7 +68,7 @@ struct Block {
 
 /// State of one link at one engine.
 #[derive(Debug, Clone, Copy, Default)]
-struct Held {
+struct LinkState {
     engine: u32,
     /// Number of the engine's blocks with this link, by tier.
     names: [u32; TIERS],
@@ -77,7 +77,7 @@ struct Held {
     until: u64,
 }
 
-impl Held {
+impl LinkState {
     /// The nearest tier that holds the link; an expected link counts as held in the KV pool.
     fn tier(&self, now: u64) -> Option<usize> {
         let stored = self.names.iter().position(|names| *names > 0);
@@ -266,13 +266,13 @@ fn bytes_of(tokens: &[u32]) -> Vec<u8> {
     bytes
 }
 
-type Links = HashMap<u64, Vec<Held>>;
+type Links = HashMap<u64, Vec<LinkState>>;
 
-fn held_by(all: &mut Vec<Held>, engine: u32) -> &mut Held {
+fn held_by(all: &mut Vec<LinkState>, engine: u32) -> &mut LinkState {
     let at = all.iter().position(|one| one.engine == engine);
     let at = at.unwrap_or_else(|| {
         let names = [0; TIERS];
-        all.push(Held {
+        all.push(LinkState {
             engine,
             names,
             until: 0,
@@ -313,7 +313,7 @@ fn unexpect(links: &mut Links, engine: u32, link: u64, until: u64) {
 }
 
 /// Changes an engine's state of a link and drops it if it is empty.
-fn change(links: &mut Links, engine: u32, link: u64, change: impl FnOnce(&mut Held)) {
+fn change(links: &mut Links, engine: u32, link: u64, change: impl FnOnce(&mut LinkState)) {
     let Some(all) = links.get_mut(&link) else {
         return;
     };

@@ -38,12 +38,12 @@ pub enum RunError {
 #[derive(Debug)]
 pub struct LoadRun {
     progress: Arc<Progress>,
-    state: Mutex<State>,
+    state: Mutex<RunState>,
     end: Arc<End>,
 }
 
 #[derive(Debug)]
-struct State {
+struct RunState {
     commands: mpsc::UnboundedSender<Command>,
     last_due: f64,
     closed: bool,
@@ -102,7 +102,7 @@ impl LoadRun {
         };
         Ok(Self {
             progress,
-            state: Mutex::new(State {
+            state: Mutex::new(RunState {
                 commands: sender,
                 last_due: 0.0,
                 closed: false,
@@ -112,7 +112,7 @@ impl LoadRun {
         })
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+    fn state(&self) -> std::sync::MutexGuard<'_, RunState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

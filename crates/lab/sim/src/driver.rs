@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[derive(Default)]
-    struct Seen {
+    struct SessionLog {
         tokens_ms: Vec<u128>,
         slips: u64,
         slipped_ms: u128,
@@ -340,8 +340,8 @@ mod tests {
         step
     }
 
-    async fn watch(clock: Clock, mut sent: UnboundedReceiver<OutgoingFrame>) -> Seen {
-        let mut seen = Seen::default();
+    async fn watch(clock: Clock, mut sent: UnboundedReceiver<OutgoingFrame>) -> SessionLog {
+        let mut seen = SessionLog::default();
         while let Some(frame) = sent.recv().await {
             let step = step_of(frame);
             let now = clock.now().as_millis();
@@ -411,13 +411,13 @@ mod tests {
         }
     }
 
-    async fn run(late_ms: u64, tokens: u32) -> Seen {
+    async fn run(late_ms: u64, tokens: u32) -> SessionLog {
         let rig = Rig::new(late_ms, tokens, None);
         let seen = tokio::spawn(watch(rig.clock, rig.sent));
         tokio::time::sleep(Duration::from_millis(5500)).await;
         drop(rig.commands);
         rig.driver.await.unwrap();
-        Seen {
+        SessionLog {
             slips: rig.counters.slips(),
             slipped_ms: (rig.counters.slipped_seconds() * 1e3).round() as u128,
             ..seen.await.unwrap()

@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use crate::connection::EngineConnection;
-use crate::session::{Progress, Shared};
+use crate::session::{Progress, SessionState};
 use crate::socket::EngineSocket;
 use crate::supervisor::{Stop, Supervisor, follow};
 use crate::{EngineConfig, EngineError, EngineState, Observer, RequestStream, SubmitError};
@@ -33,7 +33,7 @@ pub struct EngineHistory {
 
 #[derive(Debug)]
 pub(crate) struct Handle {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<SessionState>,
     stops: mpsc::Sender<Stop>,
     stall_timeout: Duration,
     socket_path: PathBuf,
@@ -62,7 +62,7 @@ impl Engine {
             return Err(EngineError::EmptyArgv);
         }
         let socket = EngineSocket::bind(&config.socket)?;
-        let shared = Arc::new(Shared::new(observer));
+        let shared = Arc::new(SessionState::new(observer));
         let (stops, wanted_stops) = mpsc::channel(1);
         let handle = Handle {
             shared: Arc::clone(&shared),
@@ -88,7 +88,7 @@ impl Engine {
         stream: impl AsyncRead + AsyncWrite + Send + 'static,
         observer: Arc<dyn Observer>,
     ) -> Self {
-        let shared = Arc::new(Shared::new(observer));
+        let shared = Arc::new(SessionState::new(observer));
         let (stops, wanted_stops) = mpsc::channel(1);
         let connection = EngineConnection::new(stream);
         tokio::spawn(follow(Arc::clone(&shared), connection, wanted_stops));

@@ -17,7 +17,7 @@ use crate::{EngineState, Observer};
 
 /// Engine state, written by its connection and read by its handles.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct SessionState {
     pub(crate) state: watch::Sender<EngineState>,
     pub(crate) requests: Arc<Requests>,
     observer: Arc<dyn Observer>,
@@ -40,7 +40,7 @@ pub struct Progress {
     pub at: Instant,
 }
 
-impl Shared {
+impl SessionState {
     pub(crate) fn new(observer: Arc<dyn Observer>) -> Self {
         Self {
             state: watch::Sender::new(EngineState::Starting),
@@ -121,7 +121,7 @@ impl Progress {
 
 /// Receives an engine's HELLO, and its stages until READY.
 pub(crate) async fn handshake(
-    shared: &Shared,
+    shared: &SessionState,
     mut connection: EngineConnection,
 ) -> Result<EngineConnection, EngineFailure> {
     match connection.next_frame().await? {
@@ -153,7 +153,7 @@ pub(crate) async fn handshake(
 
 /// Dispatches all frames of a ready engine until it is lost.
 pub(crate) async fn serve(
-    shared: &Shared,
+    shared: &SessionState,
     connection: &mut EngineConnection,
 ) -> Result<Infallible, EngineFailure> {
     loop {
@@ -183,7 +183,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn long_silences_of_a_ready_engine_are_stalls() {
-        let shared = Shared::new(Arc::new(()));
+        let shared = SessionState::new(Arc::new(()));
         advance(STALL * 2).await;
         shared.take_step(Step::default());
         assert_eq!(shared.stalls(), 0, "no engine was ready");

@@ -9,7 +9,7 @@ use crate::backoff::Backoff;
 use crate::connection::{EngineConnection, OutgoingFrame};
 use crate::failure::EngineFailure;
 use crate::process::EngineProcess;
-use crate::session::{self, Shared};
+use crate::session::{self, SessionState};
 use crate::socket::EngineSocket;
 use crate::{EngineConfig, EngineState};
 
@@ -27,7 +27,7 @@ pub(crate) struct Stop {
 pub(crate) struct Supervisor {
     pub(crate) config: EngineConfig,
     pub(crate) socket: EngineSocket,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<SessionState>,
 }
 
 /// Outcome of one engine run.
@@ -189,7 +189,7 @@ impl Supervisor {
 
 /// Serves an engine inside this process until it is lost or a stop is requested.
 pub(crate) async fn follow(
-    shared: Arc<Shared>,
+    shared: Arc<SessionState>,
     connection: EngineConnection,
     mut stops: mpsc::Receiver<Stop>,
 ) {

@@ -34,10 +34,10 @@ pub(crate) struct OpenConnections {
 #[derive(Default)]
 struct Table {
     last: u64,
-    open: HashMap<u64, State>,
+    open: HashMap<u64, ConnectionState>,
 }
 
-struct State {
+struct ConnectionState {
     /// `None` for a Unix socket.
     address: Option<IpAddr>,
     /// Requests in flight; more than one only with HTTP/2.
@@ -90,14 +90,14 @@ impl OpenConnections {
     pub(crate) fn enter(self: &Arc<Self>, peer: Peer) -> Option<Entry> {
         let address = peer.0.map(|peer| peer.ip());
         let unwanted = Arc::new(Notify::new());
-        let state = State {
+        let state = ConnectionState {
             address,
             busy: 0,
             idle_since: Instant::now(),
             unwanted: unwanted.clone(),
         };
         let mut table = self.table();
-        let same = |state: &State| address.is_some() && state.address == address;
+        let same = |state: &ConnectionState| address.is_some() && state.address == address;
         let full = table.open.values().filter(|state| same(state)).count() >= self.address_limit;
         if full && !table.close_idle(same) {
             return None;
@@ -138,8 +138,8 @@ impl OpenConnections {
 
 impl Table {
     /// Closes the longest idle connection that matches `among`; returns whether one was found.
-    fn close_idle(&mut self, among: impl Fn(&State) -> bool) -> bool {
-        let idle = |(key, state): (&u64, &State)| {
+    fn close_idle(&mut self, among: impl Fn(&ConnectionState) -> bool) -> bool {
+        let idle = |(key, state): (&u64, &ConnectionState)| {
             (state.busy == 0 && among(state)).then_some((state.idle_since, *key))
         };
         let longest = self.open.iter().filter_map(idle).min();

@@ -21,7 +21,7 @@ pub enum WriteError {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct PipeState {
     buffer: BytesMut,
     ended: bool,
     reader_gone: bool,
@@ -29,24 +29,24 @@ struct State {
     writer: Option<Waker>,
 }
 
-type Shared = Arc<Mutex<State>>;
+type SharedPipe = Arc<Mutex<PipeState>>;
 
 /// The writing end. Dropping it ends the body.
 #[derive(Debug)]
 pub struct PipeWriter {
-    shared: Shared,
+    shared: SharedPipe,
     cap: usize,
 }
 
 /// The reading end: the response body.
 #[derive(Debug)]
 pub struct PipeReader {
-    shared: Shared,
+    shared: SharedPipe,
 }
 
 /// A pipe with a buffer of about `cap` bytes; one write may exceed it.
 pub fn pipe(cap: usize) -> (PipeWriter, PipeReader) {
-    let shared = Shared::default();
+    let shared = SharedPipe::default();
     (
         PipeWriter {
             shared: shared.clone(),
@@ -56,7 +56,7 @@ pub fn pipe(cap: usize) -> (PipeWriter, PipeReader) {
     )
 }
 
-fn lock(shared: &Shared) -> MutexGuard<'_, State> {
+fn lock(shared: &SharedPipe) -> MutexGuard<'_, PipeState> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -100,7 +100,7 @@ impl PipeWriter {
     }
 }
 
-fn wake_reader(mut state: MutexGuard<'_, State>) {
+fn wake_reader(mut state: MutexGuard<'_, PipeState>) {
     let waker = state.reader.take();
     drop(state);
     if let Some(waker) = waker {

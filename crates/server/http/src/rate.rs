@@ -17,11 +17,11 @@ pub struct RateLimits {
 /// Current usage of a key.
 #[derive(Debug)]
 pub struct KeyUse {
-    state: Mutex<State>,
+    state: Mutex<BucketState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct BucketState {
     running: u32,
     /// Token bucket as a debt: tokens used and not yet refilled. A request is admitted while the
     /// debt is below the limit and is charged afterwards, because the length of its response is
@@ -49,7 +49,7 @@ pub struct KeyPermit {
 impl KeyUse {
     pub fn new(now: Instant) -> Self {
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(BucketState {
                 running: 0,
                 debt: 0.0,
                 since: now,
@@ -105,12 +105,12 @@ impl KeyUse {
         state.debt = (state.debt - f64::from(tokens)).max(0.0);
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, BucketState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl BucketState {
     fn pay(&mut self, rate: u32, now: Instant) {
         let seconds = now.saturating_duration_since(self.since).as_secs_f64();
         self.debt = (self.debt - seconds * f64::from(rate) / 60.0).max(0.0);

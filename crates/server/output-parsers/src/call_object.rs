@@ -12,7 +12,7 @@ pub(crate) const MAX_HELD: usize = 1 << 20;
 /// Parser of one object. Arguments are streamed once the name is known.
 #[derive(Debug)]
 pub(crate) struct CallObject {
-    state: State,
+    state: ParseState,
     /// All text so far, until the call is reported.
     raw: String,
     started: bool,
@@ -26,7 +26,7 @@ pub(crate) struct CallObject {
 }
 
 #[derive(Debug)]
-enum State {
+enum ParseState {
     Open,
     Member {
         first: bool,
@@ -59,7 +59,7 @@ enum Key {
 impl CallObject {
     pub(crate) fn new(known: Option<Arc<[ToolSchema]>>) -> Self {
         Self {
-            state: State::Open,
+            state: ParseState::Open,
             raw: String::new(),
             started: false,
             name: None,
@@ -101,7 +101,7 @@ impl CallObject {
 
     /// One step of [`Self::feed`]; `None` if another step follows.
     fn step(&mut self, text: &str, out: &mut Out) -> (usize, Option<Progress>) {
-        if let State::Key { .. } | State::InValue { .. } = self.state {
+        if let ParseState::Key { .. } | ParseState::InValue { .. } = self.state {
             return self.inside(text, out);
         }
         let rest = text.trim_start_matches([' ', '\n', '\r', '\t']);
@@ -109,19 +109,19 @@ impl CallObject {
         let Some(next) = rest.chars().next() else {
             return (skipped, Some(Progress::More));
         };
-        let state = std::mem::replace(&mut self.state, State::Closed);
+        let state = std::mem::replace(&mut self.state, ParseState::Closed);
         let (used, state) = match (state, next) {
-            (State::Open, '{') => (1, State::Member { first: true }),
-            (State::Member { .. }, '"') => {
+            (ParseState::Open, '{') => (1, ParseState::Member { first: true }),
+            (ParseState::Member { .. }, '"') => {
                 let (scan, text) = Default::default();
-                (0, State::Key { scan, text })
+                (0, ParseState::Key { scan, text })
             }
-            (State::Colon(key), ':') => (1, State::Value(key)),
-            (State::Value(key), _) => {
+            (ParseState::Colon(key), ':') => (1, ParseState::Value(key)),
+            (ParseState::Value(key), _) => {
                 let (scan, text) = Default::default();
                 let streamed = key == Key::Arguments && self.started && next == '{';
                 self.with_arguments |= streamed;
-                let value = State::InValue {
+                let value = ParseState::InValue {
                     key,
                     scan,
                     text,
@@ -129,8 +129,8 @@ impl CallObject {
                 };
                 (0, value)
             }
-            (State::Next, ',') => (1, State::Member { first: false }),
-            (State::Next | State::Member { first: true }, '}') => {
+            (ParseState::Next, ',') => (1, ParseState::Member { first: false }),
+            (ParseState::Next | ParseState::Member { first: true }, '}') => {
                 let done = self.close(out);
                 return (skipped + usize::from(done == Progress::Done), Some(done));
             }
@@ -143,8 +143,8 @@ impl CallObject {
     /// A step inside a key or a value.
     fn inside(&mut self, piece: &str, out: &mut Out) -> (usize, Option<Progress>) {
         let (scan, text, kept, streamed) = match &mut self.state {
-            State::Key { scan, text } => (scan, text, true, false),
-            State::InValue {
+            ParseState::Key { scan, text } => (scan, text, true, false),
+            ParseState::InValue {
                 key,
                 scan,
                 text,
@@ -168,18 +168,18 @@ impl CallObject {
 
     /// Handles the end of a key or a value.
     fn complete(&mut self, out: &mut Out) -> Option<Progress> {
-        let state = std::mem::replace(&mut self.state, State::Next);
+        let state = std::mem::replace(&mut self.state, ParseState::Next);
         match state {
-            State::Key { text, .. } => {
+            ParseState::Key { text, .. } => {
                 let key = match serde_json::from_str::<String>(&text).as_deref() {
                     Ok("name") => Key::Name,
                     Ok("id") => Key::Id,
                     Ok("arguments" | "parameters") if !self.argued_for() => Key::Arguments,
                     _ => Key::Other,
                 };
-                self.state = State::Colon(key);
+                self.state = ParseState::Colon(key);
             }
-            State::InValue { key, text, .. } => match key {
+            ParseState::InValue { key, text, .. } => match key {
                 Key::Name if self.name.is_none() => return self.named(&text, out),
                 Key::Id => self.id = serde_json::from_str(&text).unwrap_or_default(),
                 Key::Arguments if !self.with_arguments => self.argued(text, out),

@@ -5,7 +5,7 @@ use crate::machine::Machine;
 use crate::marked::is_name;
 use crate::object_text::ObjectText;
 use crate::out::Out;
-use crate::search::{Found, find};
+use crate::search::{FirstMark, find};
 
 pub(crate) const CHANNEL: &str = "<|channel|>";
 pub(crate) const START: &str = "<|start|>";
@@ -22,12 +22,12 @@ const MAX_HEADER: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Harmony {
     buffer: String,
-    state: State,
+    state: ParseState,
     with_calls: bool,
 }
 
 #[derive(Debug)]
-enum State {
+enum ParseState {
     /// Before a message. Text here belongs to no message, and is content.
     Between,
     /// In the header of a message, which starts with this mark. Mark and header become content if
@@ -48,28 +48,28 @@ impl Harmony {
     pub(crate) fn new(with_calls: bool) -> Self {
         Self {
             buffer: String::new(),
-            state: State::Between,
+            state: ParseState::Between,
             with_calls,
         }
     }
 
     pub(crate) fn reasons(&self) -> bool {
-        matches!(self.state, State::Body(Body::Reasoning))
+        matches!(self.state, ParseState::Body(Body::Reasoning))
     }
 
     fn between(&mut self, text: &str, out: &mut Out) -> Option<usize> {
         match find(text, &[CHANNEL, START, END, CALL, RETURN]) {
-            Found::Mark { start, end, which } => {
+            FirstMark::Mark { start, end, which } => {
                 out.content(&text[..start]);
                 match which {
-                    0 => self.state = State::Header(CHANNEL),
-                    1 => self.state = State::Header(START),
+                    0 => self.state = ParseState::Header(CHANNEL),
+                    1 => self.state = ParseState::Header(START),
                     _ => {}
                 }
                 Some(end)
             }
-            Found::Clear(0) => None,
-            Found::Clear(end) => {
+            FirstMark::Clear(0) => None,
+            FirstMark::Clear(end) => {
                 out.content(&text[..end]);
                 Some(end)
             }
@@ -78,18 +78,18 @@ impl Harmony {
 
     fn header(&mut self, mark: &'static str, text: &str, out: &mut Out) -> Option<usize> {
         match find(text, &[MESSAGE, END, CALL, RETURN]) {
-            Found::Mark {
+            FirstMark::Mark {
                 start,
                 end,
                 which: 0,
             } if start <= MAX_HEADER => {
-                self.state = State::Body(self.body(mark, &text[..start], out));
+                self.state = ParseState::Body(self.body(mark, &text[..start], out));
                 Some(end)
             }
-            Found::Clear(end) if end <= MAX_HEADER => None,
+            FirstMark::Clear(end) if end <= MAX_HEADER => None,
             _ => {
                 out.content(mark);
-                self.state = State::Between;
+                self.state = ParseState::Between;
                 Some(0)
             }
         }
@@ -144,26 +144,26 @@ impl Machine for Harmony {
 
     fn step(&mut self, text: &str, out: &mut Out) -> Option<usize> {
         match &mut self.state {
-            State::Between => self.between(text, out),
-            State::Header(mark) => {
+            ParseState::Between => self.between(text, out),
+            ParseState::Header(mark) => {
                 let mark = *mark;
                 self.header(mark, text, out)
             }
-            State::Body(body) => match find(text, &ENDS) {
-                Found::Mark { start, end, which } => {
+            ParseState::Body(body) => match find(text, &ENDS) {
+                FirstMark::Mark { start, end, which } => {
                     body.text(&text[..start], out);
                     if let Body::Call(arguments) = body {
                         arguments.end(out);
                     }
                     self.state = match which {
-                        3 => State::Header(START),
-                        4 => State::Header(CHANNEL),
-                        _ => State::Between,
+                        3 => ParseState::Header(START),
+                        4 => ParseState::Header(CHANNEL),
+                        _ => ParseState::Between,
                     };
                     Some(end)
                 }
-                Found::Clear(0) => None,
-                Found::Clear(end) => {
+                FirstMark::Clear(0) => None,
+                FirstMark::Clear(end) => {
                     body.text(&text[..end], out);
                     Some(end)
                 }
@@ -173,10 +173,10 @@ impl Machine for Harmony {
 
     fn end(&mut self, rest: &str, out: &mut Out) {
         match &mut self.state {
-            State::Between => out.content(rest),
+            ParseState::Between => out.content(rest),
             // A message that ends inside its header has no text.
-            State::Header(_) => {}
-            State::Body(body) => {
+            ParseState::Header(_) => {}
+            ParseState::Body(body) => {
                 body.text(rest, out);
                 if let Body::Call(arguments) = body {
                     arguments.end(out);

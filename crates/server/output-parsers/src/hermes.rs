@@ -4,7 +4,7 @@ use crate::call_object::CallObject;
 use crate::json::Progress;
 use crate::machine::Machine;
 use crate::out::Out;
-use crate::search::{Found, Next, find, next_of, spaces};
+use crate::search::{FirstMark, Next, find, next_of, spaces};
 
 pub(crate) const OPEN: &str = "<tool_call>";
 pub(crate) const CLOSE: &str = "</tool_call>";
@@ -12,11 +12,11 @@ pub(crate) const CLOSE: &str = "</tool_call>";
 #[derive(Debug, Default)]
 pub(crate) struct Hermes {
     buffer: String,
-    state: State,
+    state: ParseState,
 }
 
 #[derive(Debug, Default)]
-enum State {
+enum ParseState {
     #[default]
     Text,
     Call(Box<CallObject>),
@@ -30,48 +30,48 @@ impl Machine for Hermes {
 
     fn step(&mut self, text: &str, out: &mut Out) -> Option<usize> {
         match &mut self.state {
-            State::Text => match find(text, &[OPEN]) {
-                Found::Mark { start, end, .. } => {
+            ParseState::Text => match find(text, &[OPEN]) {
+                FirstMark::Mark { start, end, .. } => {
                     out.content(&text[..start]);
-                    self.state = State::Call(Box::new(CallObject::new(None)));
+                    self.state = ParseState::Call(Box::new(CallObject::new(None)));
                     Some(end)
                 }
-                Found::Clear(0) => None,
-                Found::Clear(end) => {
+                FirstMark::Clear(0) => None,
+                FirstMark::Clear(end) => {
                     out.content(&text[..end]);
                     Some(end)
                 }
             },
-            State::Call(call) => {
+            ParseState::Call(call) => {
                 if text.is_empty() {
                     return None;
                 }
                 let (used, progress) = call.feed(text, out);
                 match progress {
                     Progress::More => {}
-                    Progress::Done => self.state = State::After,
+                    Progress::Done => self.state = ParseState::After,
                     Progress::Failed => {
                         self.state = match call.unread() {
                             Some(raw) => {
                                 out.content(OPEN);
                                 out.content(&raw);
-                                State::Text
+                                ParseState::Text
                             }
-                            None => State::After,
+                            None => ParseState::After,
                         }
                     }
                 }
                 Some(used)
             }
-            State::After if spaces(text) > 0 => Some(spaces(text)),
-            State::After => match next_of(text, &[CLOSE]) {
+            ParseState::After if spaces(text) > 0 => Some(spaces(text)),
+            ParseState::After => match next_of(text, &[CLOSE]) {
                 Next::Mark { end, .. } => {
-                    self.state = State::Text;
+                    self.state = ParseState::Text;
                     Some(end)
                 }
                 Next::Wait => None,
                 Next::Other => {
-                    self.state = State::Text;
+                    self.state = ParseState::Text;
                     Some(0)
                 }
             },
@@ -79,7 +79,7 @@ impl Machine for Hermes {
     }
 
     fn end(&mut self, rest: &str, out: &mut Out) {
-        if let State::Call(call) = &mut self.state
+        if let ParseState::Call(call) = &mut self.state
             && let Some(raw) = call.unread()
         {
             out.content(OPEN);

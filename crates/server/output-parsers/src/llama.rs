@@ -9,19 +9,19 @@ use crate::call_object::CallObject;
 use crate::json::Progress;
 use crate::machine::Machine;
 use crate::out::Out;
-use crate::search::{Found, Next, find, next_of, spaces};
+use crate::search::{FirstMark, Next, find, next_of, spaces};
 
 pub(crate) const TAG: &str = "<|python_tag|>";
 
 #[derive(Debug)]
 pub(crate) struct Llama {
     buffer: String,
-    state: State,
+    state: ParseState,
     tools: Arc<[ToolSchema]>,
 }
 
 #[derive(Debug)]
-enum State {
+enum ParseState {
     /// At the start, or after a call.
     Open {
         /// Text before the object, which becomes content if there is no call.
@@ -39,20 +39,20 @@ impl Llama {
     pub(crate) fn new(tools: Arc<[ToolSchema]>) -> Self {
         Self {
             buffer: String::new(),
-            state: State::Open { before: "" },
+            state: ParseState::Open { before: "" },
             tools,
         }
     }
 
     fn text(&mut self, text: &str, out: &mut Out) -> Option<usize> {
         match find(text, &[TAG]) {
-            Found::Mark { start, end, .. } => {
+            FirstMark::Mark { start, end, .. } => {
                 out.content(&text[..start]);
-                self.state = State::Open { before: TAG };
+                self.state = ParseState::Open { before: TAG };
                 Some(end)
             }
-            Found::Clear(0) => None,
-            Found::Clear(end) => {
+            FirstMark::Clear(0) => None,
+            FirstMark::Clear(end) => {
                 out.content(&text[..end]);
                 Some(end)
             }
@@ -63,18 +63,18 @@ impl Llama {
         match next_of(text, &["{", TAG]) {
             Next::Mark { which: 0, .. } => {
                 let call = Box::new(CallObject::new(Some(self.tools.clone())));
-                self.state = State::Call { before, call };
+                self.state = ParseState::Call { before, call };
                 Some(0)
             }
             Next::Mark { end, .. } => {
                 out.content(before);
-                self.state = State::Open { before: TAG };
+                self.state = ParseState::Open { before: TAG };
                 Some(end)
             }
             Next::Wait => None,
             Next::Other => {
                 out.content(before);
-                self.state = State::Text;
+                self.state = ParseState::Text;
                 Some(0)
             }
         }
@@ -88,50 +88,50 @@ impl Machine for Llama {
 
     fn step(&mut self, text: &str, out: &mut Out) -> Option<usize> {
         match &mut self.state {
-            State::Text => self.text(text, out),
-            State::Open { before: "" } | State::After if spaces(text) > 0 => {
+            ParseState::Text => self.text(text, out),
+            ParseState::Open { before: "" } | ParseState::After if spaces(text) > 0 => {
                 out.content(&text[..spaces(text)]);
                 Some(spaces(text))
             }
-            State::Open { .. } if spaces(text) > 0 => Some(spaces(text)),
-            State::Open { before } => {
+            ParseState::Open { .. } if spaces(text) > 0 => Some(spaces(text)),
+            ParseState::Open { before } => {
                 let before = *before;
                 self.open(before, text, out)
             }
-            State::Call { before, call } => {
+            ParseState::Call { before, call } => {
                 if text.is_empty() {
                     return None;
                 }
                 let (used, progress) = call.feed(text, out);
                 match progress {
                     Progress::More => {}
-                    Progress::Done => self.state = State::After,
+                    Progress::Done => self.state = ParseState::After,
                     Progress::Failed => {
                         if let Some(raw) = call.unread() {
                             out.content(before);
                             out.content(&raw);
                         }
-                        self.state = State::Text;
+                        self.state = ParseState::Text;
                     }
                 }
                 Some(used)
             }
-            State::After => match next_of(text, &[";", ",", "{"]) {
+            ParseState::After => match next_of(text, &[";", ",", "{"]) {
                 Next::Mark { which: 0, end } => {
-                    self.state = State::Open { before: ";" };
+                    self.state = ParseState::Open { before: ";" };
                     Some(end)
                 }
                 Next::Mark { which: 1, end } => {
-                    self.state = State::Open { before: "," };
+                    self.state = ParseState::Open { before: "," };
                     Some(end)
                 }
                 Next::Mark { .. } => {
-                    self.state = State::Open { before: "" };
+                    self.state = ParseState::Open { before: "" };
                     Some(0)
                 }
                 Next::Wait => None,
                 Next::Other => {
-                    self.state = State::Text;
+                    self.state = ParseState::Text;
                     Some(0)
                 }
             },
@@ -140,14 +140,14 @@ impl Machine for Llama {
 
     fn end(&mut self, rest: &str, out: &mut Out) {
         match &mut self.state {
-            State::Open { before } => out.content(before),
-            State::Call { before, call } => {
+            ParseState::Open { before } => out.content(before),
+            ParseState::Call { before, call } => {
                 if let Some(raw) = call.unread() {
                     out.content(before);
                     out.content(&raw);
                 }
             }
-            State::After | State::Text => {}
+            ParseState::After | ParseState::Text => {}
         }
         out.content(rest);
     }

@@ -4,7 +4,7 @@
 use crate::machine::Machine;
 use crate::object_text::ObjectText;
 use crate::out::Out;
-use crate::search::{Found, find};
+use crate::search::{FirstMark, find};
 
 /// Maximum bytes of a call's header.
 const MAX_HEADER: usize = 1024;
@@ -60,11 +60,11 @@ pub(crate) const SEPARATOR: &str = "<｜tool▁sep｜>";
 pub(crate) struct Marked {
     buffer: String,
     marks: &'static Marks,
-    state: State,
+    state: ParseState,
 }
 
 #[derive(Debug)]
-enum State {
+enum ParseState {
     Text,
     Header,
     Arguments(ObjectText),
@@ -75,7 +75,7 @@ impl Marked {
         Self {
             buffer: String::new(),
             marks,
-            state: State::Text,
+            state: ParseState::Text,
         }
     }
 
@@ -89,23 +89,23 @@ impl Marked {
             marks.section[1],
         ];
         let (header, taken) = match find(text, &ends) {
-            Found::Mark {
+            FirstMark::Mark {
                 start,
                 end,
                 which: 0,
             } if start <= MAX_HEADER => ((marks.header)(&text[..start]), end),
-            Found::Clear(end) if end <= MAX_HEADER => return None,
+            FirstMark::Clear(end) if end <= MAX_HEADER => return None,
             _ => (None, 0),
         };
         match header.filter(|(_, name)| is_name(name)) {
             Some((id, name)) => {
                 out.start(id, name);
-                self.state = State::Arguments(ObjectText::default());
+                self.state = ParseState::Arguments(ObjectText::default());
                 Some(taken)
             }
             None => {
                 out.content(marks.open);
-                self.state = State::Text;
+                self.state = ParseState::Text;
                 Some(0)
             }
         }
@@ -120,33 +120,34 @@ impl Machine for Marked {
     fn step(&mut self, text: &str, out: &mut Out) -> Option<usize> {
         let marks = self.marks;
         match &mut self.state {
-            State::Text => match find(text, &[marks.open, marks.section[0], marks.section[1]]) {
-                Found::Mark { start, end, which } => {
+            ParseState::Text => match find(text, &[marks.open, marks.section[0], marks.section[1]])
+            {
+                FirstMark::Mark { start, end, which } => {
                     out.content(&text[..start]);
                     if which == 0 {
-                        self.state = State::Header;
+                        self.state = ParseState::Header;
                     }
                     Some(end)
                 }
-                Found::Clear(0) => None,
-                Found::Clear(end) => {
+                FirstMark::Clear(0) => None,
+                FirstMark::Clear(end) => {
                     out.content(&text[..end]);
                     Some(end)
                 }
             },
-            State::Header => self.header(text, out),
-            State::Arguments(arguments) => {
+            ParseState::Header => self.header(text, out),
+            ParseState::Arguments(arguments) => {
                 let (end, taken) = match find(text, &[marks.close, marks.section[1]]) {
-                    Found::Mark { start, end, .. } => (start, Some(end)),
-                    Found::Clear(0) => return None,
-                    Found::Clear(end) => (end, None),
+                    FirstMark::Mark { start, end, .. } => (start, Some(end)),
+                    FirstMark::Clear(0) => return None,
+                    FirstMark::Clear(end) => (end, None),
                 };
                 behind(arguments, &text[..end], out);
                 let Some(taken) = taken else {
                     return Some(end);
                 };
                 arguments.end(out);
-                self.state = State::Text;
+                self.state = ParseState::Text;
                 Some(taken)
             }
         }
@@ -154,12 +155,12 @@ impl Machine for Marked {
 
     fn end(&mut self, rest: &str, out: &mut Out) {
         match &mut self.state {
-            State::Text => out.content(rest),
-            State::Header => {
+            ParseState::Text => out.content(rest),
+            ParseState::Header => {
                 out.content(self.marks.open);
                 out.content(rest);
             }
-            State::Arguments(arguments) => {
+            ParseState::Arguments(arguments) => {
                 behind(arguments, rest, out);
                 arguments.end(out);
             }

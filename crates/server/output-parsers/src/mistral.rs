@@ -6,7 +6,7 @@ use crate::json::Progress;
 use crate::machine::Machine;
 use crate::object_text::ObjectText;
 use crate::out::Out;
-use crate::search::{Found, Next, find, next_of, spaces};
+use crate::search::{FirstMark, Next, find, next_of, spaces};
 
 pub(crate) const OPEN: &str = "[TOOL_CALLS]";
 pub(crate) const ARGUMENTS: &str = "[ARGS]";
@@ -17,13 +17,13 @@ const MAX_NAME: usize = 256;
 #[derive(Debug, Default)]
 pub(crate) struct Mistral {
     buffer: String,
-    state: State,
+    state: ParseState,
     /// Text since the mark, which becomes content unless a call follows.
     before: String,
 }
 
 #[derive(Debug, Default)]
-enum State {
+enum ParseState {
     #[default]
     Text,
     Opened,
@@ -40,11 +40,11 @@ enum State {
 impl Mistral {
     fn give_up(&mut self, out: &mut Out) -> Option<usize> {
         out.content(&std::mem::take(&mut self.before));
-        self.state = State::Text;
+        self.state = ParseState::Text;
         Some(0)
     }
 
-    fn goes_on(&mut self, taken: &str, state: State) -> Option<usize> {
+    fn goes_on(&mut self, taken: &str, state: ParseState) -> Option<usize> {
         self.before.push_str(taken);
         self.state = state;
         Some(taken.len())
@@ -52,14 +52,14 @@ impl Mistral {
 
     fn text(&mut self, text: &str, out: &mut Out) -> Option<usize> {
         match find(text, &[OPEN]) {
-            Found::Mark { start, end, .. } => {
+            FirstMark::Mark { start, end, .. } => {
                 out.content(&text[..start]);
                 self.before.clear();
-                self.goes_on(OPEN, State::Opened);
+                self.goes_on(OPEN, ParseState::Opened);
                 Some(end)
             }
-            Found::Clear(0) => None,
-            Found::Clear(end) => {
+            FirstMark::Clear(0) => None,
+            FirstMark::Clear(end) => {
                 out.content(&text[..end]);
                 Some(end)
             }
@@ -77,7 +77,7 @@ impl Mistral {
             Next::Other => self.give_up(out),
             Next::Mark { which: 2, end } => {
                 let name = name.to_owned();
-                self.goes_on(&text[..length + end], State::Id { name })
+                self.goes_on(&text[..length + end], ParseState::Id { name })
             }
             Next::Mark { which, end } => {
                 self.start("", name, out);
@@ -94,7 +94,7 @@ impl Mistral {
         let (id, rest) = text.split_at(length);
         match next_of(rest, &[ARGUMENTS]) {
             Next::Wait => {
-                self.state = State::Id { name };
+                self.state = ParseState::Id { name };
                 None
             }
             Next::Other => self.give_up(out),
@@ -108,23 +108,23 @@ impl Mistral {
     fn start(&mut self, id: &str, name: &str, out: &mut Out) {
         self.before.clear();
         out.start(id, name);
-        self.state = State::Arguments(ObjectText::default());
+        self.state = ParseState::Arguments(ObjectText::default());
     }
 
     fn in_call(&mut self, mut call: Box<CallObject>, text: &str, out: &mut Out) -> Option<usize> {
         let (used, progress) = call.feed(text, out);
         self.state = match progress {
-            Progress::More => State::Call(call),
+            Progress::More => ParseState::Call(call),
             Progress::Done => {
                 self.before.clear();
-                State::AfterItem
+                ParseState::AfterItem
             }
             Progress::Failed => {
                 if let Some(raw) = call.unread() {
                     out.content(&std::mem::take(&mut self.before));
                     out.content(&raw);
                 }
-                State::Text
+                ParseState::Text
             }
         };
         Some(used)
@@ -141,52 +141,56 @@ impl Machine for Mistral {
             return None;
         }
         match std::mem::take(&mut self.state) {
-            State::Text => self.text(text, out),
-            State::Opened | State::Item | State::AfterItem if self.before.len() > MAX_NAME => {
+            ParseState::Text => self.text(text, out),
+            ParseState::Opened | ParseState::Item | ParseState::AfterItem
+                if self.before.len() > MAX_NAME =>
+            {
                 self.give_up(out)
             }
-            state @ (State::Opened | State::Item | State::AfterItem) if spaces(text) > 0 => {
+            state @ (ParseState::Opened | ParseState::Item | ParseState::AfterItem)
+                if spaces(text) > 0 =>
+            {
                 let first = text.chars().next().map_or(0, char::len_utf8);
                 self.goes_on(&text[..first], state)
             }
-            State::Opened if text.starts_with('[') => self.goes_on("[", State::Item),
-            State::Opened => {
-                self.state = State::Name;
+            ParseState::Opened if text.starts_with('[') => self.goes_on("[", ParseState::Item),
+            ParseState::Opened => {
+                self.state = ParseState::Name;
                 Some(0)
             }
-            State::Name => {
-                self.state = State::Name;
+            ParseState::Name => {
+                self.state = ParseState::Name;
                 self.name(text, out)
             }
-            State::Id { name } => self.id(name, text, out),
-            State::Item if text.starts_with('{') => {
-                self.state = State::Call(Box::new(CallObject::new(None)));
+            ParseState::Id { name } => self.id(name, text, out),
+            ParseState::Item if text.starts_with('{') => {
+                self.state = ParseState::Call(Box::new(CallObject::new(None)));
                 Some(0)
             }
-            State::Item => self.give_up(out),
-            State::Call(call) => self.in_call(call, text, out),
-            State::AfterItem if text.starts_with(',') => self.goes_on(",", State::Item),
-            State::AfterItem if text.starts_with(']') => {
+            ParseState::Item => self.give_up(out),
+            ParseState::Call(call) => self.in_call(call, text, out),
+            ParseState::AfterItem if text.starts_with(',') => self.goes_on(",", ParseState::Item),
+            ParseState::AfterItem if text.starts_with(']') => {
                 self.before.clear();
                 Some(1)
             }
-            State::AfterItem => self.give_up(out),
-            State::Arguments(mut arguments) => {
+            ParseState::AfterItem => self.give_up(out),
+            ParseState::Arguments(mut arguments) => {
                 // A mark ends arguments that are not an object.
                 let (end, found) = match find(text, &[OPEN]) {
-                    Found::Mark { start, .. } if !arguments.is_done() => (start, true),
-                    Found::Mark { .. } => (text.len(), false),
-                    Found::Clear(0) if !arguments.is_done() => {
-                        self.state = State::Arguments(arguments);
+                    FirstMark::Mark { start, .. } if !arguments.is_done() => (start, true),
+                    FirstMark::Mark { .. } => (text.len(), false),
+                    FirstMark::Clear(0) if !arguments.is_done() => {
+                        self.state = ParseState::Arguments(arguments);
                         return None;
                     }
-                    Found::Clear(end) => (end, false),
+                    FirstMark::Clear(end) => (end, false),
                 };
                 let used = arguments.feed(&text[..end], out);
                 if arguments.is_done() || found && used == end {
                     arguments.end(out);
                 } else {
-                    self.state = State::Arguments(arguments);
+                    self.state = ParseState::Arguments(arguments);
                 }
                 Some(used)
             }
@@ -195,13 +199,13 @@ impl Machine for Mistral {
 
     fn end(&mut self, rest: &str, out: &mut Out) {
         match &mut self.state {
-            State::Call(call) => {
+            ParseState::Call(call) => {
                 if let Some(raw) = call.unread() {
                     out.content(&std::mem::take(&mut self.before));
                     out.content(&raw);
                 }
             }
-            State::Arguments(arguments) => {
+            ParseState::Arguments(arguments) => {
                 arguments.feed(rest, out);
                 return arguments.end(out);
             }

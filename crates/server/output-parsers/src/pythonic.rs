@@ -9,7 +9,7 @@ use crate::call_object::MAX_HELD;
 use crate::machine::Machine;
 use crate::out::Out;
 use crate::python;
-use crate::search::{Found, Next, find, next_of, spaces};
+use crate::search::{FirstMark, Next, find, next_of, spaces};
 
 pub(crate) const OPEN: &str = "<|python_start|>";
 pub(crate) const CLOSE: &str = "<|python_end|>";
@@ -17,14 +17,14 @@ pub(crate) const CLOSE: &str = "<|python_end|>";
 #[derive(Debug)]
 pub(crate) struct Pythonic {
     buffer: String,
-    state: State,
+    state: ParseState,
     tools: Arc<[ToolSchema]>,
     /// Text since the last call or the start, which becomes content unless a call follows.
     before: String,
 }
 
 #[derive(Debug)]
-enum State {
+enum ParseState {
     Start,
     /// After the opening bracket or a comma: the name of a call follows.
     Name,
@@ -76,7 +76,7 @@ impl Pythonic {
     pub(crate) fn new(tools: Arc<[ToolSchema]>) -> Self {
         Self {
             buffer: String::new(),
-            state: State::Start,
+            state: ParseState::Start,
             tools,
             before: String::new(),
         }
@@ -84,11 +84,11 @@ impl Pythonic {
 
     fn give_up(&mut self, out: &mut Out) -> Option<usize> {
         out.content(&std::mem::take(&mut self.before));
-        self.state = State::Text;
+        self.state = ParseState::Text;
         Some(0)
     }
 
-    fn goes_on(&mut self, taken: &str, state: State) -> Option<usize> {
+    fn goes_on(&mut self, taken: &str, state: ParseState) -> Option<usize> {
         self.before.push_str(taken);
         self.state = state;
         Some(taken.len())
@@ -107,7 +107,7 @@ impl Pythonic {
         }
         let name = name.to_owned();
         let (text_of, scan) = Default::default();
-        let state = State::Arguments {
+        let state = ParseState::Arguments {
             name,
             text: text_of,
             scan,
@@ -116,7 +116,7 @@ impl Pythonic {
     }
 
     fn arguments(&mut self, piece: &str, out: &mut Out) -> Option<usize> {
-        let State::Arguments { name, text, scan } = &mut self.state else {
+        let ParseState::Arguments { name, text, scan } = &mut self.state else {
             return None;
         };
         let end = scan.end(piece);
@@ -130,7 +130,7 @@ impl Pythonic {
                 self.before.clear();
                 out.start("", &name);
                 out.arguments(&serde_json::Value::Object(arguments).to_string());
-                self.state = State::After;
+                self.state = ParseState::After;
                 end.map(|end| end + 1)
             }
             None => {
@@ -152,17 +152,17 @@ impl Machine for Pythonic {
             return None;
         }
         match self.state {
-            State::Arguments { .. } => self.arguments(text, out),
-            State::Text => match find(text, &[OPEN, CLOSE]) {
-                Found::Mark { start, end, which } => {
+            ParseState::Arguments { .. } => self.arguments(text, out),
+            ParseState::Text => match find(text, &[OPEN, CLOSE]) {
+                FirstMark::Mark { start, end, which } => {
                     out.content(&text[..start]);
                     if which == 0 {
-                        self.goes_on(OPEN, State::Start);
+                        self.goes_on(OPEN, ParseState::Start);
                     }
                     Some(end)
                 }
-                Found::Clear(0) => None,
-                Found::Clear(end) => {
+                FirstMark::Clear(0) => None,
+                FirstMark::Clear(end) => {
                     out.content(&text[..end]);
                     Some(end)
                 }
@@ -173,17 +173,17 @@ impl Machine for Pythonic {
                 }
                 Some(spaces(text))
             }
-            State::Start => match next_of(text, &["[", OPEN]) {
-                Next::Mark { which: 0, .. } => self.goes_on("[", State::Name),
-                Next::Mark { .. } => self.goes_on(OPEN, State::Start),
+            ParseState::Start => match next_of(text, &["[", OPEN]) {
+                Next::Mark { which: 0, .. } => self.goes_on("[", ParseState::Name),
+                Next::Mark { .. } => self.goes_on(OPEN, ParseState::Start),
                 Next::Wait => None,
                 Next::Other => self.give_up(out),
             },
-            State::Name => self.name(text, out),
-            State::After => match next_of(text, &[",", "]"]) {
-                Next::Mark { which: 0, .. } => self.goes_on(",", State::Name),
+            ParseState::Name => self.name(text, out),
+            ParseState::After => match next_of(text, &[",", "]"]) {
+                Next::Mark { which: 0, .. } => self.goes_on(",", ParseState::Name),
                 Next::Mark { .. } => {
-                    self.state = State::Text;
+                    self.state = ParseState::Text;
                     Some(1)
                 }
                 _ => self.give_up(out),
@@ -192,7 +192,7 @@ impl Machine for Pythonic {
     }
 
     fn end(&mut self, rest: &str, out: &mut Out) {
-        if let State::Arguments { text, .. } = &mut self.state {
+        if let ParseState::Arguments { text, .. } = &mut self.state {
             self.before.push_str(text);
         }
         self.give_up(out);

@@ -2,7 +2,7 @@
 
 /// Position of the first mark.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum FirstMark {
     /// `text[start..end]` is the mark with this index.
     Mark {
         start: usize,
@@ -15,18 +15,18 @@ pub(crate) enum Found {
 
 /// Finds the first mark. Two marks must not begin at the same position, so no mark may be a prefix
 /// of another.
-pub(crate) fn find(text: &str, marks: &[&str]) -> Found {
+pub(crate) fn find(text: &str, marks: &[&str]) -> FirstMark {
     let whole = |(which, mark): (usize, &&str)| text.find(*mark).map(|start| (start, which));
     let first = marks.iter().enumerate().filter_map(whole).min();
     let begun = marks.iter().filter_map(|mark| begun(text, mark)).min();
     match (first, begun) {
         // If a longer mark may have started earlier, wait for it.
-        (Some((start, which)), begun) if begun.is_none_or(|b| start <= b) => Found::Mark {
+        (Some((start, which)), begun) if begun.is_none_or(|b| start <= b) => FirstMark::Mark {
             start,
             end: start + marks[which].len(),
             which,
         },
-        (_, begun) => Found::Clear(begun.unwrap_or(text.len())),
+        (_, begun) => FirstMark::Clear(begun.unwrap_or(text.len())),
     }
 }
 
@@ -77,13 +77,13 @@ mod tests {
     #[test]
     fn the_first_mark_counts() {
         let marks = ["<a>", "\n<a>"];
-        let at = |start, end, which| Found::Mark { start, end, which };
+        let at = |start, end, which| FirstMark::Mark { start, end, which };
         assert_eq!(find("x<a>", &marks), at(1, 4, 0));
         assert_eq!(find("x\n<a>", &marks), at(1, 5, 1));
-        assert_eq!(find("x\n<a", &marks), Found::Clear(1));
-        assert_eq!(find("x<b<", &marks), Found::Clear(3));
-        assert_eq!(find("é", &["<｜x"]), Found::Clear(2));
-        assert_eq!(find("é<｜", &["<｜x"]), Found::Clear(2));
+        assert_eq!(find("x\n<a", &marks), FirstMark::Clear(1));
+        assert_eq!(find("x<b<", &marks), FirstMark::Clear(3));
+        assert_eq!(find("é", &["<｜x"]), FirstMark::Clear(2));
+        assert_eq!(find("é<｜", &["<｜x"]), FirstMark::Clear(2));
     }
 
     #[test]

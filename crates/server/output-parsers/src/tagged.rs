@@ -8,7 +8,7 @@ use crate::ToolSchema;
 use crate::machine::Machine;
 use crate::marked::is_name;
 use crate::out::Out;
-use crate::search::{Found, Next, find, next_of, spaces};
+use crate::search::{FirstMark, Next, find, next_of, spaces};
 use crate::typed::TypedArguments;
 
 /// Maximum bytes of a name.
@@ -69,14 +69,14 @@ pub(crate) struct Tagged {
     buffer: String,
     tags: &'static Tags,
     tools: Arc<[ToolSchema]>,
-    state: State,
+    state: ParseState,
     arguments: TypedArguments,
     /// The opening mark, which becomes content unless a call follows.
     before: String,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum State {
+enum ParseState {
     Text,
     /// After the opening mark.
     Function,
@@ -99,31 +99,38 @@ impl Tagged {
             tags,
             arguments: TypedArguments::new(&[], ""),
             tools,
-            state: State::Text,
+            state: ParseState::Text,
             before: String::new(),
         }
     }
 
-    fn to(&mut self, state: State, used: usize) -> Option<usize> {
+    fn to(&mut self, state: ParseState, used: usize) -> Option<usize> {
         self.state = state;
         Some(used)
     }
 
     fn give_up(&mut self, out: &mut Out) -> Option<usize> {
         out.content(&std::mem::take(&mut self.before));
-        self.to(State::Text, 0)
+        self.to(ParseState::Text, 0)
     }
 
     fn text(&mut self, text: &str, out: &mut Out) -> Option<usize> {
         match find(text, self.tags.open) {
-            Found::Mark { start, end, which } => {
+            FirstMark::Mark { start, end, which } => {
                 out.content(&text[..start]);
                 self.before = text[start..end].to_owned();
                 let named = which > 0 || self.tags.function.is_none();
-                self.to(if named { State::Name } else { State::Function }, end)
+                self.to(
+                    if named {
+                        ParseState::Name
+                    } else {
+                        ParseState::Function
+                    },
+                    end,
+                )
             }
-            Found::Clear(0) => None,
-            Found::Clear(end) => {
+            FirstMark::Clear(0) => None,
+            FirstMark::Clear(end) => {
                 out.content(&text[..end]);
                 Some(end)
             }
@@ -134,8 +141,8 @@ impl Tagged {
     /// mark. `Err(true)`: more text is needed; `Err(false)`: the text is too long for a name.
     fn short(&self, text: &str, ends: &[&str]) -> Result<(usize, usize), bool> {
         match find(text, ends) {
-            Found::Mark { start, end, .. } if start <= MAX_NAME => Ok((start, end)),
-            Found::Clear(end) if end <= MAX_NAME => Err(true),
+            FirstMark::Mark { start, end, .. } if start <= MAX_NAME => Ok((start, end)),
+            FirstMark::Clear(end) if end <= MAX_NAME => Err(true),
             _ => Err(false),
         }
     }
@@ -158,7 +165,7 @@ impl Tagged {
         } else {
             end
         };
-        self.to(State::Body, used)
+        self.to(ParseState::Body, used)
     }
 
     fn body(&mut self, text: &str, out: &mut Out) -> Option<usize> {
@@ -167,15 +174,15 @@ impl Tagged {
             .chain(tags.close.iter().copied())
             .collect();
         match next_of(text, &marks) {
-            Next::Mark { which: 0, end } => self.to(State::Key, end),
+            Next::Mark { which: 0, end } => self.to(ParseState::Key, end),
             Next::Mark { end, .. } => {
                 self.arguments.end(out);
-                self.to(State::After, end)
+                self.to(ParseState::After, end)
             }
             Next::Wait => None,
             Next::Other => {
                 self.arguments.end(out);
-                self.to(State::Text, 0)
+                self.to(ParseState::Text, 0)
             }
         }
     }
@@ -184,37 +191,37 @@ impl Tagged {
         match self.short(text, &[self.tags.key_end]) {
             Ok((length, end)) => {
                 self.arguments.begin(text[..length].trim(), out);
-                self.to(State::Equals, end)
+                self.to(ParseState::Equals, end)
             }
             Err(true) => None,
             Err(false) => {
                 self.arguments.end(out);
                 out.content(self.tags.key);
-                self.to(State::Text, 0)
+                self.to(ParseState::Text, 0)
             }
         }
     }
 
     fn equals(&mut self, text: &str) -> Option<usize> {
         let Some(mark) = self.tags.value else {
-            return self.to(State::ValueStart, 0);
+            return self.to(ParseState::ValueStart, 0);
         };
         match next_of(text, &[mark]) {
-            Next::Mark { end, .. } => self.to(State::ValueStart, end),
+            Next::Mark { end, .. } => self.to(ParseState::ValueStart, end),
             Next::Wait => None,
-            Next::Other => self.to(State::ValueStart, 0),
+            Next::Other => self.to(ParseState::ValueStart, 0),
         }
     }
 
     fn value(&mut self, text: &str, out: &mut Out) -> Option<usize> {
         match find(text, self.tags.value_ends) {
-            Found::Mark { start, end, .. } => {
+            FirstMark::Mark { start, end, .. } => {
                 self.arguments.text(&text[..start], out);
                 self.arguments.end_value(out);
-                self.to(State::Body, end)
+                self.to(ParseState::Body, end)
             }
-            Found::Clear(0) => None,
-            Found::Clear(end) => {
+            FirstMark::Clear(0) => None,
+            FirstMark::Clear(end) => {
                 self.arguments.text(&text[..end], out);
                 Some(end)
             }
@@ -233,62 +240,62 @@ impl Machine for Tagged {
         }
         let blank = spaces(text);
         match self.state {
-            State::Text => self.text(text, out),
-            State::Body | State::After if blank > 0 => Some(blank),
-            State::Function if blank > 0 => {
+            ParseState::Text => self.text(text, out),
+            ParseState::Body | ParseState::After if blank > 0 => Some(blank),
+            ParseState::Function if blank > 0 => {
                 self.before.push_str(&text[..blank]);
                 if self.before.len() > MAX_NAME {
                     self.give_up(out);
                 }
                 Some(blank)
             }
-            State::Equals if blank > 0 && self.tags.value.is_some() => Some(blank),
-            State::Function => {
+            ParseState::Equals if blank > 0 && self.tags.value.is_some() => Some(blank),
+            ParseState::Function => {
                 let mark = self.tags.function.unwrap_or_default();
                 match next_of(text, &[mark]) {
                     Next::Mark { end, .. } => {
                         self.before.push_str(mark);
-                        self.to(State::Name, end)
+                        self.to(ParseState::Name, end)
                     }
                     Next::Wait => None,
                     Next::Other => self.give_up(out),
                 }
             }
-            State::Name => self.name(text, out),
-            State::Body => self.body(text, out),
-            State::Key => self.key(text, out),
-            State::Equals => self.equals(text),
-            State::ValueStart if self.tags.newline && text.starts_with('\n') => {
+            ParseState::Name => self.name(text, out),
+            ParseState::Body => self.body(text, out),
+            ParseState::Key => self.key(text, out),
+            ParseState::Equals => self.equals(text),
+            ParseState::ValueStart if self.tags.newline && text.starts_with('\n') => {
                 // In an empty value, the only line break belongs to the mark that ends the value.
                 match next_of(text, &self.tags.value_ends[..1]) {
                     Next::Wait => None,
-                    Next::Mark { .. } => self.to(State::Value, 0),
-                    Next::Other => self.to(State::Value, 1),
+                    Next::Mark { .. } => self.to(ParseState::Value, 0),
+                    Next::Other => self.to(ParseState::Value, 1),
                 }
             }
-            State::ValueStart => self.to(State::Value, 0),
-            State::Value => self.value(text, out),
-            State::After => match next_of(text, self.tags.close) {
+            ParseState::ValueStart => self.to(ParseState::Value, 0),
+            ParseState::Value => self.value(text, out),
+            ParseState::After => match next_of(text, self.tags.close) {
                 Next::Mark { end, .. } => Some(end),
                 Next::Wait => None,
-                Next::Other => self.to(State::Text, 0),
+                Next::Other => self.to(ParseState::Text, 0),
             },
         }
     }
 
     fn end(&mut self, rest: &str, out: &mut Out) {
         match self.state {
-            State::Text | State::After => out.content(rest),
-            State::Function | State::Name => {
+            ParseState::Text | ParseState::After => out.content(rest),
+            ParseState::Function | ParseState::Name => {
                 self.give_up(out);
                 out.content(rest);
             }
-            State::Value | State::ValueStart => {
+            ParseState::Value | ParseState::ValueStart => {
                 self.arguments.text(rest, out);
                 self.arguments.cut_off(out);
             }
-            State::Body => self.arguments.end(out),
-            State::Key | State::Equals => {}
+            ParseState::Body => self.arguments.end(out),
+            ParseState::Key | ParseState::Equals => {}
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Parser of reasoning between marks at the start of an output.
 
 use crate::out::{Out, excess};
-use crate::search::{Found, Next, find, next_of, spaces};
+use crate::search::{FirstMark, Next, find, next_of, spaces};
 
 /// Marks of one model family, in all spellings.
 #[derive(Debug, PartialEq, Eq)]
@@ -33,12 +33,12 @@ pub(crate) static GRANITE: ThinkMarks = ThinkMarks {
 pub(crate) struct Think {
     buffer: String,
     marks: &'static ThinkMarks,
-    state: State,
+    state: ParseState,
     held: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ParseState {
     /// At the start of the output: reasoning may follow. `true`: it certainly follows.
     Start(bool),
     /// Inside reasoning, before its first character.
@@ -55,7 +55,7 @@ impl Think {
         Self {
             buffer: String::new(),
             marks,
-            state: State::Start(opened),
+            state: ParseState::Start(opened),
             held: String::new(),
         }
     }
@@ -63,13 +63,13 @@ impl Think {
     pub(crate) fn reasons(&self) -> bool {
         matches!(
             self.state,
-            State::Start(true) | State::Opened | State::Reasoning
+            ParseState::Start(true) | ParseState::Opened | ParseState::Reasoning
         )
     }
 
     /// Parses text and returns the part that is not reasoning.
     pub(crate) fn push(&mut self, text: &str, out: &mut Out) -> String {
-        if self.state == State::Content && self.buffer.is_empty() {
+        if self.state == ParseState::Content && self.buffer.is_empty() {
             return text.to_owned();
         }
         self.buffer.push_str(text);
@@ -97,7 +97,7 @@ impl Think {
             return None;
         }
         match self.state {
-            State::Start(opened) => {
+            ParseState::Start(opened) => {
                 if spaces(text) > 0 {
                     let space = &text[..spaces(text)];
                     if !opened {
@@ -107,7 +107,7 @@ impl Think {
                             // White space beyond the bound is content; stop waiting for a mark.
                             content.push_str(&more);
                             content.push_str(&std::mem::take(&mut self.held));
-                            self.state = State::Content;
+                            self.state = ParseState::Content;
                         }
                     }
                     return Some(space.len());
@@ -116,43 +116,43 @@ impl Think {
                     Next::Wait => None,
                     Next::Mark { end, .. } => {
                         self.held.clear();
-                        self.state = State::Opened;
+                        self.state = ParseState::Opened;
                         Some(end)
                     }
                     Next::Other => {
                         content.push_str(&std::mem::take(&mut self.held));
                         self.state = if opened {
-                            State::Opened
+                            ParseState::Opened
                         } else {
-                            State::Content
+                            ParseState::Content
                         };
                         Some(0)
                     }
                 }
             }
-            State::Opened | State::Closed if spaces(text) > 0 => Some(spaces(text)),
-            State::Opened => {
-                self.state = State::Reasoning;
+            ParseState::Opened | ParseState::Closed if spaces(text) > 0 => Some(spaces(text)),
+            ParseState::Opened => {
+                self.state = ParseState::Reasoning;
                 Some(0)
             }
-            State::Reasoning => match find(text, self.marks.close) {
-                Found::Mark { start, end, .. } => {
+            ParseState::Reasoning => match find(text, self.marks.close) {
+                FirstMark::Mark { start, end, .. } => {
                     self.reasoning(&text[..start], out);
                     self.held.clear();
-                    self.state = State::Closed;
+                    self.state = ParseState::Closed;
                     Some(end)
                 }
-                Found::Clear(0) => None,
-                Found::Clear(end) => {
+                FirstMark::Clear(0) => None,
+                FirstMark::Clear(end) => {
                     self.reasoning(&text[..end], out);
                     Some(end)
                 }
             },
-            State::Closed => {
-                self.state = State::Content;
+            ParseState::Closed => {
+                self.state = ParseState::Content;
                 Some(0)
             }
-            State::Content => {
+            ParseState::Content => {
                 content.push_str(text);
                 Some(text.len())
             }

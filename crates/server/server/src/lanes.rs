@@ -94,27 +94,27 @@ impl Lane {
         if let Ok(turn) = self.turns.clone().try_acquire_owned() {
             return Ok(turn);
         }
-        let _place = Place::take(self).ok_or_else(|| ApiError::bodies_full(RETRY_S))?;
+        let _place = QueueSlot::take(self).ok_or_else(|| ApiError::bodies_full(RETRY_S))?;
         let turn = self.turns.clone().acquire_owned().await;
         turn.map_err(|_| ApiError::unavailable("The server is shutting down.", RETRY_S))
     }
 }
 
 /// A place in a lane's queue, released when dropped.
-struct Place<'a>(&'a Lane);
+struct QueueSlot<'a>(&'a Lane);
 
-impl<'a> Place<'a> {
+impl<'a> QueueSlot<'a> {
     fn take(lane: &'a Lane) -> Option<Self> {
         let more = |waiting: usize| (waiting < lane.max_waiting).then_some(waiting + 1);
         let taken = lane
             .waiting
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
-        // Constructed only after a successful increment, because dropping a `Place` decrements.
+        // Constructed only after a successful increment, because dropping a `QueueSlot` decrements.
         taken.is_ok().then(|| Self(lane))
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for QueueSlot<'_> {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Ordering::AcqRel);
     }

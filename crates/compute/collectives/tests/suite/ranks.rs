@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use penstock_collectives::{CommError, Group, Lost, Reader, Writer};
+use penstock_collectives::{CommError, Group, GroupError, Reader, Writer};
 use proptest::prelude::*;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -125,7 +125,7 @@ fn every_wait_ends() {
     let silent = first.exchange().err();
     assert_eq!(
         silent,
-        Some(Lost::Silent {
+        Some(GroupError::Silent {
             rank: 1,
             seconds: 0
         })
@@ -138,7 +138,7 @@ fn every_wait_ends() {
         thread::sleep(Duration::from_millis(100));
         second.end("rank 1 was killed");
         second.end("a later reason");
-        let reason = Lost::Ended("rank 1 was killed".into());
+        let reason = GroupError::Ended("rank 1 was killed".into());
         assert_eq!(waiting.join().unwrap(), Some(reason));
     });
     assert!(began.elapsed() < Duration::from_secs(30));
@@ -154,7 +154,7 @@ fn a_full_ring_holds_its_writer_and_an_ended_one_lets_go() {
     writer.send(b"two").unwrap();
     assert!(matches!(
         writer.send(b"three"),
-        Err(CommError::Lost(Lost::Silent { .. }))
+        Err(CommError::Group(GroupError::Silent { .. }))
     ));
     let wait = Duration::from_secs(1);
     assert_eq!(
@@ -175,7 +175,7 @@ fn a_full_ring_holds_its_writer_and_an_ended_one_lets_go() {
     writer.end("closed");
     assert_eq!(
         reader.receive_with(PATIENCE, |_| ()),
-        Err(Lost::Ended("closed".into()))
+        Err(GroupError::Ended("closed".into()))
     );
 }
 

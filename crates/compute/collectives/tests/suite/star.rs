@@ -3,7 +3,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use penstock_collectives::{Key, Lost, Star, Stream};
+use penstock_collectives::{GroupError, Key, Star, Stream};
 use proptest::prelude::*;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -83,7 +83,7 @@ fn a_rank_that_ends_ends_the_waits_of_all() {
         });
         // Failed ends are still alive here: the waits of other ranks end nevertheless.
         let (found, _ends): (Vec<_>, Vec<_>) = found.into_iter().unzip();
-        assert_eq!(found[gone], Err(Lost::Ended("told to".into())));
+        assert_eq!(found[gone], Err(GroupError::Ended("told to".into())));
         for (rank, lost) in found.iter().enumerate().filter(|&(rank, _)| rank != gone) {
             let said = lost.as_ref().unwrap_err().to_string();
             let peer = if rank == 0 { gone } else { 0 };
@@ -103,7 +103,7 @@ fn a_rank_that_is_silent_ends_the_wait_after_the_patience() {
     let missing = middle.gather(b"").unwrap_err();
     assert_eq!(
         missing,
-        Lost::Silent {
+        GroupError::Silent {
             rank: 1,
             seconds: 0
         }
@@ -121,7 +121,7 @@ fn a_rank_that_is_silent_ends_the_wait_after_the_patience() {
         let lost = waiting.join().unwrap();
         assert_eq!(
             lost,
-            Lost::Silent {
+            GroupError::Silent {
                 rank: 1,
                 seconds: 0
             }

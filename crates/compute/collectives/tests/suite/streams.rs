@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use penstock_collectives::{Key, Lost, Stream, StreamListener};
+use penstock_collectives::{GroupError, Key, Stream, StreamListener};
 use proptest::prelude::*;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -109,7 +109,10 @@ fn a_caller_with_another_key_is_told_so_and_the_listener_knows_where_it_was() {
 fn the_end_of_one_side_ends_the_other() {
     let (mut a, b) = pair();
     drop(b);
-    assert!(matches!(a.receive(PATIENCE, LIMIT), Err(Lost::Cut(_))));
+    assert!(matches!(
+        a.receive(PATIENCE, LIMIT),
+        Err(GroupError::Cut(_))
+    ));
     let (mut a, _b) = pair();
     let fence = a.fence().unwrap();
     let began = Instant::now();
@@ -117,7 +120,7 @@ fn the_end_of_one_side_ends_the_other() {
         let waiting = scope.spawn(move || a.receive(PATIENCE, LIMIT));
         thread::sleep(Duration::from_millis(50));
         fence.end();
-        assert!(matches!(waiting.join().unwrap(), Err(Lost::Cut(_))));
+        assert!(matches!(waiting.join().unwrap(), Err(GroupError::Cut(_))));
     });
     assert!(began.elapsed() < Duration::from_secs(20));
     let unused: SocketAddr = "127.0.0.1:1".parse().unwrap();
@@ -125,13 +128,13 @@ fn the_end_of_one_side_ends_the_other() {
     let (mut a, mut b) = pair();
     a.send(&[0; 100]).unwrap();
     assert!(
-        matches!(b.receive(PATIENCE, 99), Err(Lost::Cut(_))),
+        matches!(b.receive(PATIENCE, 99), Err(GroupError::Cut(_))),
         "over the limit"
     );
 }
 
 /// A stream through a relay that may change bytes after the handshake.
-fn relayed(change: impl Fn(&mut Vec<u8>) + Send) -> Result<Option<Vec<u8>>, Lost> {
+fn relayed(change: impl Fn(&mut Vec<u8>) + Send) -> Result<Option<Vec<u8>>, GroupError> {
     let listener = StreamListener::bind("127.0.0.1:0".parse().unwrap(), KEY).unwrap();
     let target = listener.address().unwrap();
     let middle = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -175,7 +178,7 @@ proptest! {
     #[test]
     fn a_changed_message_is_never_taken(at in 8usize..45, bit in 0u8..8) {
         let got = relayed(move |bytes| bytes[at] ^= 1 << bit);
-        prop_assert!(matches!(got, Err(Lost::Cut(_))), "{got:?}");
+        prop_assert!(matches!(got, Err(GroupError::Cut(_))), "{got:?}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! Token mixers: attention and its rotary positions.
 
-use penstock_kernels::Seen;
+use penstock_kernels::AttentionMask;
 use serde::Deserialize;
 
 use super::{LARGEST, NormKind, NormSpec, check_positive, check_sizes, first};
@@ -238,10 +238,10 @@ impl Mixer {
     }
 
     /// The attention mask.
-    pub(crate) fn seen(&self) -> Seen {
+    pub(crate) fn seen(&self) -> AttentionMask {
         match self {
             Self::Gqa(attention) => attention.seen(),
-            Self::Mla(_) => Seen::All,
+            Self::Mla(_) => AttentionMask::All,
         }
     }
 
@@ -314,11 +314,11 @@ impl AttentionSpec {
     }
 
     /// The attention mask.
-    pub(crate) fn seen(&self) -> Seen {
+    pub(crate) fn seen(&self) -> AttentionMask {
         match (self.window, self.chunk) {
-            (Some(window), _) => Seen::Window(window),
-            (None, Some(chunk)) => Seen::Chunk(chunk),
-            (None, None) => Seen::All,
+            (Some(window), _) => AttentionMask::Window(window),
+            (None, Some(chunk)) => AttentionMask::Chunk(chunk),
+            (None, None) => AttentionMask::All,
         }
     }
 

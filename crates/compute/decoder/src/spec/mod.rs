@@ -7,7 +7,7 @@
 mod attention;
 mod feed_forward;
 
-use penstock_kernels::Seen;
+use penstock_kernels::AttentionMask;
 use serde::Deserialize;
 
 pub(crate) use attention::Temperature;
@@ -144,7 +144,7 @@ impl DecoderSpec {
     }
 
     /// Attention mask of layer `i`.
-    pub fn seen(&self, i: usize) -> Seen {
+    pub fn seen(&self, i: usize) -> AttentionMask {
         self.layer(i).mixer.seen()
     }
 

@@ -9,7 +9,7 @@ use crate::common::{
     isas, options, reference, run, spec,
 };
 use penstock_decoder::{Decoder, DecoderSpec, Options};
-use penstock_kernels::{Isa, Seen};
+use penstock_kernels::{AttentionMask, Isa};
 use serde_json::{Value, json};
 
 const CONTAINERS: [&str; 2] = ["llama4moe", "llama4moe.gguf"];
@@ -127,7 +127,7 @@ fn ranks_give_the_logits_of_transformers() {
     ] {
         let path = checkpoint("llama4moe");
         let ranks = load_cut(Way::Ring, &parse, &names.to_string(), path, &set, &cuts);
-        assert!(ranks.seen().contains(&Seen::Chunk(CHUNK)));
+        assert!(ranks.seen().contains(&AttentionMask::Chunk(CHUNK)));
         let got = answer(&ranks, &set, &reference, || 50);
         let off = distance(&got, &reference);
         assert!(off <= limit, "{cuts:?}: off by {off}");

@@ -10,7 +10,7 @@ use crate::common::{
     reference, registration, run, spec,
 };
 use penstock_decoder::{Decoder, DecoderSpec, Options};
-use penstock_kernels::{Isa, Seen};
+use penstock_kernels::{AttentionMask, Isa};
 use penstock_wire::{StepPlan, StepResult};
 
 const CHUNK: usize = 40;
@@ -20,12 +20,12 @@ struct Windowed {
     tokens: Vec<i32>,
     computed: usize,
     /// For each group, the attention mask and the block table; -1 = freed.
-    groups: Vec<(Seen, Vec<i32>)>,
+    groups: Vec<(AttentionMask, Vec<i32>)>,
     sampled: Vec<i32>,
 }
 
 impl Windowed {
-    fn new(prompt: &[i32], groups: &[Seen]) -> Self {
+    fn new(prompt: &[i32], groups: &[AttentionMask]) -> Self {
         let groups = groups.iter().map(|&seen| (seen, Vec::new())).collect();
         Self {
             tokens: prompt.to_vec(),
@@ -71,7 +71,7 @@ impl Windowed {
 /// Greedy answers of `prompts` computed together, and the peak of blocks in use in each group.
 fn answers(
     decoder: &impl Compute,
-    groups: &[Seen],
+    groups: &[AttentionMask],
     blocks: &[usize],
     prompts: &[(Vec<i32>, usize)],
     mut chunk: impl FnMut() -> usize,
@@ -109,10 +109,10 @@ fn answers(
 
 /// Blocks for `sequences` sequences of 256 tokens: with a window or chunk, bounded by it and a
 /// step, for any length.
-fn bounded(groups: &[Seen], sequences: usize) -> Vec<usize> {
-    let each = |seen: &Seen| match seen {
-        Seen::Window(most) | Seen::Chunk(most) => (most + CHUNK).div_ceil(16) + 1,
-        Seen::All => 16,
+fn bounded(groups: &[AttentionMask], sequences: usize) -> Vec<usize> {
+    let each = |seen: &AttentionMask| match seen {
+        AttentionMask::Window(most) | AttentionMask::Chunk(most) => (most + CHUNK).div_ceil(16) + 1,
+        AttentionMask::All => 16,
     };
     groups.iter().map(|seen| sequences * each(seen)).collect()
 }
@@ -161,7 +161,10 @@ fn given_back_blocks_change_no_answer() {
             assert_eq!(want[0][..reference.greedy.len()], reference.greedy);
             let decoder = load_only(family, &options);
             let groups = decoder.seen();
-            assert!(groups.iter().any(|&seen| seen != Seen::All), "{family}");
+            assert!(
+                groups.iter().any(|&seen| seen != AttentionMask::All),
+                "{family}"
+            );
             let blocks = bounded(&groups, prompts.len());
             decoder.allocate(&blocks).unwrap();
             for seed in 0..3 {

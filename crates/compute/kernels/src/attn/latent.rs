@@ -5,9 +5,9 @@
 //! latents are never expanded to full keys and values. Keys and values have different layouts, so a
 //! run of keys is converted to the layout of values once for all rows of a task.
 
-use super::{Angles, Place, SPLIT};
+use super::{Angles, KvPosition, SPLIT};
 use crate::Cpu;
-use crate::buffer::{Aligned, Shared};
+use crate::buffer::{Aligned, SharedSlice};
 use crate::cpu::Norm;
 use crate::isa::Isa;
 use crate::kv::{KvLayout, KvType, RUN, StepLease};
@@ -49,7 +49,7 @@ impl Cpu {
         from: LatentRows<'_>,
         norm: &Norm,
         angles: Option<Angles<'_>>,
-        places: &[Place],
+        places: &[KvPosition],
         layer: usize,
         kv: &mut StepLease<'_>,
         plain: &mut [f32],
@@ -70,7 +70,11 @@ impl Cpu {
             layout.latent == Some(s.rank) && layout.head_dim == key && layout.kv_heads == 1,
             "a pool of another shape"
         );
-        let (plain, queries, writer) = (Shared::new(plain), Shared::new(queries), kv.writer());
+        let (plain, queries, writer) = (
+            SharedSlice::new(plain),
+            SharedSlice::new(queries),
+            kv.writer(),
+        );
         let fresh: Vec<usize> = places
             .iter()
             .filter(|p| p.offset == 0)

@@ -20,11 +20,11 @@ mod store;
 
 pub use latent::{Latent, LatentRows};
 pub use plan::{AttentionPlan, HeadShape, Sequence};
-pub use store::{Angles, HeadNorms, Place, Rotation};
+pub use store::{Angles, HeadNorms, KvPosition, Rotation};
 
 /// Attention mask: which of the positions up to its own a token attends to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum AttentionMask {
     /// Full causal attention.
     All,
     /// Sliding window: a token attends to the given number of most recent tokens, itself included.
@@ -34,7 +34,7 @@ pub enum Seen {
     Chunk(usize),
 }
 
-impl Seen {
+impl AttentionMask {
     /// First position that the token at `position` attends to.
     pub fn first(self, position: usize) -> usize {
         match self {
@@ -49,7 +49,7 @@ impl Seen {
 #[derive(Clone, Copy, Debug)]
 pub struct Scoring<'a> {
     /// The attention mask.
-    pub seen: Seen,
+    pub seen: AttentionMask,
     /// Scale of the products of queries and keys.
     pub scale: f32,
     /// `c` of `c * tanh(score / c)`, which replaces the scaled score (Gemma 2).

@@ -3,10 +3,10 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use super::split::{Call, Scratch, State, Stretch, finish};
-use super::{SPLIT, Scoring, Seen};
+use super::split::{Call, Scratch, SoftmaxState, Stretch, finish};
+use super::{AttentionMask, SPLIT, Scoring};
 use crate::Cpu;
-use crate::buffer::{HeadColumns, Shared, SharedHeads};
+use crate::buffer::{HeadColumns, SharedHeads, SharedSlice};
 use crate::kv::StepLease;
 
 /// Query rows per task (rows x heads of the group): enough to reuse keys from the L1 cache, few
@@ -75,7 +75,7 @@ struct Task {
 
 impl Task {
     /// Splits of this task, in order.
-    fn splits(&self, sequence: &Sequence, seen: Seen) -> Range<usize> {
+    fn splits(&self, sequence: &Sequence, seen: AttentionMask) -> Range<usize> {
         let position = |row: usize| sequence.start + row - sequence.rows.start;
         let first = seen.first(position(self.rows.start)) / SPLIT;
         match self.lone {
@@ -104,7 +104,7 @@ pub struct AttentionPlan {
     sequences: Vec<Sequence>,
     shape: HeadShape,
     tasks: Vec<Task>,
-    partials: Vec<State>,
+    partials: Vec<SoftmaxState>,
 }
 
 thread_local! {
@@ -151,7 +151,7 @@ impl AttentionPlan {
             sequences,
             shape,
             tasks,
-            partials: std::iter::repeat_with(State::default)
+            partials: std::iter::repeat_with(SoftmaxState::default)
                 .take(partials)
                 .collect(),
         }
@@ -186,7 +186,7 @@ impl AttentionPlan {
             tasks,
             partials,
         } = self;
-        let (out, partials) = (out.share(), Shared::new(partials));
+        let (out, partials) = (out.share(), SharedSlice::new(partials));
         let chunk = tasks.len().div_ceil(CHUNKS * cpu.threads().count()).max(1);
         cpu.threads().run(tasks.len().div_ceil(chunk), &|c| {
             SCRATCH.with_borrow_mut(|scratch| {
@@ -238,7 +238,7 @@ impl AttentionPlan {
     /// Merges the results of single-split tasks in ascending order, with the same arithmetic as a
     /// task that processes all splits.
     fn merge_lone(&self, cpu: &Cpu, dim: usize, scoring: Scoring<'_>, out: &SharedHeads<'_>) {
-        let mut state = State::default();
+        let mut state = SoftmaxState::default();
         for task in self.tasks.iter().filter(|t| matches!(t.lone, Some((0, _)))) {
             let Some((_, slot)) = task.lone else { continue };
             let splits = self.sequences[task.sequence].start / SPLIT + 1;
@@ -287,7 +287,7 @@ fn load(
 }
 
 fn write(
-    state: &State,
+    state: &SoftmaxState,
     shape: &HeadShape,
     task: &Task,
     dim: usize,

@@ -46,13 +46,13 @@ impl Stretch {
 /// Running softmax state of some query rows: maximum, sum and weighted values of the splits merged
 /// so far.
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct SoftmaxState {
     pub(super) max: Vec<f32>,
     pub(super) sum: Vec<f32>,
     pub(super) values: Vec<f32>,
 }
 
-impl State {
+impl SoftmaxState {
     pub(super) fn reset(&mut self, rows: usize, dim: usize) {
         self.max.clear();
         self.max.resize(rows, f32::NEG_INFINITY);
@@ -141,7 +141,7 @@ pub(super) struct Scratch {
     values: Aligned<u8>,
     /// The AMX tile unit, released between stretches.
     tiles: Halves,
-    pub(super) state: State,
+    pub(super) state: SoftmaxState,
 }
 
 impl Scratch {

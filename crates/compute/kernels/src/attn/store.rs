@@ -2,14 +2,14 @@
 //! the store to the pool.
 
 use crate::Cpu;
-use crate::buffer::Shared;
+use crate::buffer::SharedSlice;
 use crate::isa::Isa;
 use crate::kv::StepLease;
 use crate::ops;
 
 /// Destination of a row's key and value.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct KvPosition {
     /// Block of the pool.
     pub block: usize,
     /// Token offset in the block.
@@ -82,7 +82,7 @@ impl Cpu {
         qkv: &mut [f32],
         heads: usize,
         rotation: &Rotation<'_>,
-        places: &[Place],
+        places: &[KvPosition],
         layer: usize,
         kv: &mut StepLease<'_>,
     ) {
@@ -99,7 +99,7 @@ impl Cpu {
                 && rotation.query_factors.is_none_or(|f| f.len() >= rows),
             "rows too short"
         );
-        let (qkv, writer) = (Shared::new(qkv), kv.writer());
+        let (qkv, writer) = (SharedSlice::new(qkv), kv.writer());
         let fresh: Vec<usize> = places
             .iter()
             .filter(|p| p.offset == 0)

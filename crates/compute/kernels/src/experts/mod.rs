@@ -11,7 +11,7 @@ mod route;
 use std::ops::Range;
 
 use crate::activations::{ActivationFormat, Activations};
-use crate::buffer::{Aligned, Columns, Shared};
+use crate::buffer::{Aligned, Columns, SharedSlice};
 use crate::cpu::{ActivationFn, Cpu, Linear};
 use crate::gemm::Mode;
 use crate::ops;
@@ -172,7 +172,7 @@ impl Cpu {
         choices: &mut [Choice],
     ) {
         let (rows, chosen) = (choices.len() / routing.chosen, routing.chosen);
-        let (logits, choices) = (Shared::new(logits), Shared::new(choices));
+        let (logits, choices) = (SharedSlice::new(logits), SharedSlice::new(choices));
         self.rows(rows, CHOOSING * routing.experts, &|row| {
             // SAFETY: every task has its own rows.
             let (logits, choices) = unsafe {
@@ -261,7 +261,7 @@ impl Cpu {
         self.norm_quantize(&b.inner, pairs, k, None, form, &mut b.inner_acts);
         b.outputs.ensure(pairs * width);
         let blocks = b.dispatch.blocks(width.div_ceil(PANEL));
-        let (outputs, acts) = (Shared::new(&mut b.outputs), &b.inner_acts);
+        let (outputs, acts) = (SharedSlice::new(&mut b.outputs), &b.inner_acts);
         tasks::run(self.threads(), &blocks, &|task| {
             let down = &experts.experts[task.part].down;
             assert_eq!(down.n(), width, "experts of another width");
@@ -308,7 +308,7 @@ impl Cpu {
         mode: Mode,
     ) {
         let each = sums.each;
-        let (rows, out) = (out.len() / width, Shared::new(out));
+        let (rows, out) = (out.len() / width, SharedSlice::new(out));
         self.rows(rows, each * width, &|row| {
             // SAFETY: every task writes its own rows.
             let out = unsafe { out.slice(row * width, width) };

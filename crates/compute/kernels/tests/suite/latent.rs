@@ -3,9 +3,9 @@
 use super::common::{Floats, Rng, bits, isas};
 use half::bf16;
 use penstock_kernels::{
-    ActivationFormat, Activations, Angles, AttentionPlan, Cpu, HeadColumns, HeadShape, Isa,
-    KvLayout, KvPool, KvType, Latent, LatentRows, Norm, NormKind, Packed, Place, Scoring, Seen,
-    Sequence, SequenceBlocks, WeightFormat,
+    ActivationFormat, Activations, Angles, AttentionMask, AttentionPlan, Cpu, HeadColumns,
+    HeadShape, Isa, KvLayout, KvPool, KvPosition, KvType, Latent, LatentRows, Norm, NormKind,
+    Packed, Scoring, Sequence, SequenceBlocks, WeightFormat,
 };
 
 const EPS: f32 = 1e-6;
@@ -82,8 +82,8 @@ fn attend(case: &Case, isa: Isa, threads: usize, dtype: KvType, chunk: usize) ->
             writes_from: from / case.block_size,
         };
         let mut kv = pool.lease(vec![leased]).unwrap();
-        let places: Vec<Place> = (from..to)
-            .map(|p| Place {
+        let places: Vec<KvPosition> = (from..to)
+            .map(|p| KvPosition {
                 block: table[p / case.block_size] as usize,
                 offset: p % case.block_size,
             })
@@ -124,7 +124,7 @@ fn attend(case: &Case, isa: Isa, threads: usize, dtype: KvType, chunk: usize) ->
             rows: 0..rows,
         };
         let scoring = Scoring {
-            seen: Seen::All,
+            seen: AttentionMask::All,
             scale: case.scale(),
             softcap: None,
             sinks: None,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::common::{Rng, uses};
 use penstock_kernels::{
-    BlockBusy, Cpu, Isa, KvLayout, KvPool, KvType, Place, PoolHandle, RUN, Rotation,
+    BlockBusy, Cpu, Isa, KvLayout, KvPool, KvPosition, KvType, PoolHandle, RUN, Rotation,
 };
 
 fn layout(layers: usize, kv_heads: usize, dtype: KvType) -> KvLayout {
@@ -112,7 +112,7 @@ fn a_block_without_a_lease_is_not_written() {
     let mut pool = small();
     let cpu = Cpu::new(Isa::detect(), 1).unwrap();
     let rotation = Rotation::default();
-    let place = [Place {
+    let place = [KvPosition {
         block: 1,
         offset: 3,
     }];
@@ -132,7 +132,9 @@ fn a_block_is_head_by_head_and_layer_by_layer() {
     let cpu = Cpu::new(Isa::detect(), 2).unwrap();
     let mut rng = Rng(5);
     let width = (heads + 2 * shape.kv_heads) * d;
-    let places: Vec<Place> = (0..32).map(|offset| Place { block: 1, offset }).collect();
+    let places: Vec<KvPosition> = (0..32)
+        .map(|offset| KvPosition { block: 1, offset })
+        .collect();
     let rows: Vec<Vec<f32>> = (0..3).map(|_| rng.vec(32 * width, 2.0)).collect();
     let mut kv = pool.lease(uses(&[], &[1])).unwrap();
     for (layer, rows) in rows.iter().enumerate() {

@@ -3,7 +3,7 @@
 use super::common::{Floats, Rng, bits, isas, unpacked, uses};
 use penstock_kernels::{
     ActivationFn, ActivationFormat, Activations, Angles, Columns, Cpu, HeadNorms, KvLayout, KvPool,
-    KvType, Linear, Norm, NormKind, Packed, Place, Rotation, ThreadPool, WeightFormat,
+    KvPosition, KvType, Linear, Norm, NormKind, Packed, Rotation, ThreadPool, WeightFormat,
 };
 use proptest::prelude::*;
 
@@ -123,8 +123,8 @@ proptest! {
             angles: rotate.then_some(Angles { cos_sin: &cos_sin, dims }),
             query_factors: factors.then_some(&query_factors),
         };
-        let places: Vec<Place> =
-            (0..rows).map(|i| Place { block: i / 16, offset: i % 16 }).collect();
+        let places: Vec<KvPosition> =
+            (0..rows).map(|i| KvPosition { block: i / 16, offset: i % 16 }).collect();
         for isa in isas() {
             let layout =
                 KvLayout {

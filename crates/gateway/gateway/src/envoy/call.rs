@@ -6,7 +6,7 @@ use axum::body::Bytes;
 use axum::http::{HeaderMap, Method, header};
 use penstock_api_http::Failure;
 use penstock_api_types::ApiError;
-use penstock_extproc::{AnswerHead, Call, Change, Excess, Head, Picked, Refusal, Seen};
+use penstock_extproc::{AnswerHead, BodyVisibility, Call, Change, Excess, Head, Picked, Refusal};
 use penstock_http::{BodyError, HeldBody};
 
 use crate::call::{ReadBody, prompt_of, read};
@@ -50,16 +50,18 @@ impl EnvoyCall {
 
     /// The fields that routing needs, and the body with the cache salt of the API key. If Envoy
     /// does not forward the body, the request has no model.
-    fn read(&self, body: Bytes, seen: Seen) -> Result<ReadBody, ApiError> {
+    fn read(&self, body: Bytes, seen: BodyVisibility) -> Result<ReadBody, ApiError> {
         let caller = self.inside.permit.as_ref().map(|permit| &*permit.caller);
         let none = body.is_empty() && self.inside.name.method != Method::POST.as_str();
-        if seen == Seen::Part && caller.is_some_and(|caller| caller.cache_salt("").is_some()) {
+        if seen == BodyVisibility::Part
+            && caller.is_some_and(|caller| caller.cache_salt("").is_some())
+        {
             return Err(ApiError::internal(
                 "The key has own_cache, and Envoy does not show the request's body: set \
                  request_body_mode to FULL_DUPLEX_STREAMED or BUFFERED.",
             ));
         }
-        if none || seen == Seen::Part {
+        if none || seen == BodyVisibility::Part {
             return Ok(ReadBody {
                 body,
                 ..ReadBody::default()
@@ -69,7 +71,7 @@ impl EnvoyCall {
         read(&name.method, &name.path, &self.headers, body, caller)
     }
 
-    async fn choose(&mut self, seen: Seen) -> Result<Picked, ApiError> {
+    async fn choose(&mut self, seen: BodyVisibility) -> Result<Picked, ApiError> {
         let gateway = &self.inside.gateway;
         let (body, _share) = std::mem::replace(&mut self.body, gateway.hold_body()).split();
         let read = self.read(body, seen)?;
@@ -148,7 +150,7 @@ impl Call for EnvoyCall {
         self.inside.name.refusal(Failure::from(error).0)
     }
 
-    async fn pick(&mut self, seen: Seen) -> Result<Picked, Refusal> {
+    async fn pick(&mut self, seen: BodyVisibility) -> Result<Picked, Refusal> {
         let chosen = self.choose(seen).await;
         chosen.map_err(|error| self.inside.name.refusal(error))
     }

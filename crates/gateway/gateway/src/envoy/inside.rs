@@ -11,7 +11,7 @@ use penstock_api_types::{ApiError, anthropic_error};
 use penstock_extproc::{Head, Refusal};
 use penstock_http::{BodyError, TraceContext, id_of};
 
-use crate::gateway::{Gateway, Place};
+use crate::gateway::{Gateway, OpenRequest};
 use crate::paths::check_path;
 
 /// An admitted request.
@@ -24,7 +24,7 @@ pub(crate) struct Inside {
     pub(crate) permit: Option<CallerPermit>,
     /// `None`: the access log is off.
     pub(crate) record: Option<AccessRecord>,
-    _place: Place,
+    _place: OpenRequest,
 }
 
 impl Inside {

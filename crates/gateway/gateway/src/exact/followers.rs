@@ -50,12 +50,12 @@ type List = BTreeMap<ReplicaId, Arc<Follower>>;
 /// The subscriptions of a pool. A drop ends their tasks.
 #[derive(Debug)]
 pub(super) struct Followers {
-    shared: Arc<Shared>,
+    shared: Arc<FollowedPrefixes>,
     task: AbortHandle,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct FollowedPrefixes {
     list: ArcSwap<List>,
     /// Names of adapters that occurred in events.
     adapters: Mutex<HashSet<String>>,
@@ -70,7 +70,7 @@ impl Drop for Followers {
 
 impl Followers {
     pub(super) fn start(template: Template, fleet: Fleet, known: Arc<Known>) -> Self {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(FollowedPrefixes {
             list: ArcSwap::default(),
             adapters: Mutex::default(),
             known,
@@ -92,7 +92,7 @@ impl Followers {
     }
 }
 
-impl Shared {
+impl FollowedPrefixes {
     fn adapters(&self) -> std::sync::MutexGuard<'_, HashSet<String>> {
         self.adapters.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -108,7 +108,7 @@ impl Drop for Task {
 }
 
 /// Starts and stops subscriptions as replicas are added, restarted and removed.
-async fn supervise(template: Template, fleet: Fleet, shared: Arc<Shared>) {
+async fn supervise(template: Template, fleet: Fleet, shared: Arc<FollowedPrefixes>) {
     let mut running: BTreeMap<ReplicaId, (u32, Arc<Follower>, Task)> = BTreeMap::new();
     loop {
         let view = fleet.view();
@@ -142,7 +142,7 @@ async fn supervise(template: Template, fleet: Fleet, shared: Arc<Shared>) {
 fn start(
     template: &Template,
     replica: &Replica,
-    shared: &Arc<Shared>,
+    shared: &Arc<FollowedPrefixes>,
 ) -> Option<(Arc<Follower>, Task)> {
     let from = template.of(replica)?;
     let follower = Arc::new(Follower {
@@ -161,7 +161,7 @@ fn start(
 }
 
 impl Follower {
-    fn saw(&self, update: Update, shared: &Shared, engine: u32) {
+    fn saw(&self, update: Update, shared: &FollowedPrefixes, engine: u32) {
         match update {
             Update::Connected => self.live.store(true, Ordering::Release),
             Update::Reset => self.forget(shared, engine),
@@ -183,7 +183,7 @@ impl Follower {
         }
     }
 
-    fn forget(&self, shared: &Shared, engine: u32) {
+    fn forget(&self, shared: &FollowedPrefixes, engine: u32) {
         self.complete.store(false, Ordering::Release);
         self.resets.fetch_add(1, Ordering::Relaxed);
         shared.known.index().clear(engine);
@@ -194,7 +194,7 @@ impl Follower {
     }
 }
 
-fn apply(batch: Batch, shared: &Shared, engine: u32) {
+fn apply(batch: Batch, shared: &FollowedPrefixes, engine: u32) {
     let mut index = shared.known.index();
     for event in batch.events {
         match event {
@@ -225,7 +225,7 @@ fn run<'a>(stored: &'a Stored, names: &'a [u128]) -> Run<'a> {
     }
 }
 
-fn note_adapter(adapter: Option<String>, shared: &Shared) {
+fn note_adapter(adapter: Option<String>, shared: &FollowedPrefixes) {
     let Some(adapter) = adapter else {
         return;
     };

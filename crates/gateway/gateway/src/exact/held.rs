@@ -9,9 +9,9 @@ const NAMES: [&str; TIERS] = ["pool", "ram", "disk", "shared"];
 
 /// Numbers of tokens by tier, the KV pool first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Held(pub(super) [usize; TIERS]);
+pub(crate) struct TokensByTier(pub(super) [usize; TIERS]);
 
-impl Held {
+impl TokensByTier {
     /// Equivalent number of tokens in the KV pool. `worth` is the value of a token in each tier,
     /// relative to 1 in the pool.
     pub(super) fn weighted(self, worth: [f32; TIERS]) -> f32 {
@@ -29,7 +29,7 @@ impl Held {
 }
 
 /// `pool 512 + ram 256`
-impl fmt::Display for Held {
+impl fmt::Display for TokensByTier {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tiers = NAMES.iter().zip(self.0).filter(|(_, tokens)| *tokens > 0);
         let parts: Vec<String> = tiers
@@ -48,11 +48,11 @@ mod tests {
 
     #[test]
     fn tiers_have_names_and_weights() {
-        let held = Held([512, 256, 0, 16]);
+        let held = TokensByTier([512, 256, 0, 16]);
         assert_eq!(held.to_string(), "pool 512 + ram 256 + shared 16");
         assert_eq!(held.weighted([1.0, 0.5, 0.3, 0.25]), 644.0);
         let named = json!({"pool": 512, "ram": 256, "disk": 0, "shared": 16});
         assert_eq!(held.json(), named);
-        assert_eq!(Held([0; TIERS]).to_string(), "none");
+        assert_eq!(TokensByTier([0; TIERS]).to_string(), "none");
     }
 }

@@ -26,7 +26,7 @@ use penstock_tokenizer::TextModel;
 
 use crate::config::{KvEvents, PoolConfig};
 use followers::{Follower, Followers, Template};
-pub(crate) use held::Held;
+pub(crate) use held::TokensByTier;
 use known::{Known, root};
 pub(crate) use page::exact_page;
 pub(crate) use tokens::EXPLAIN;
@@ -88,7 +88,7 @@ impl Exact {
         model: &str,
         tokens: &[u32],
         cached: &mut Vec<f32>,
-    ) -> Vec<Option<Held>> {
+    ) -> Vec<Option<TokensByTier>> {
         cached.resize(view.replicas.len(), 0.0);
         let mut said = vec![None; view.replicas.len()];
         let followers = self.followers.now();
@@ -105,7 +105,7 @@ impl Exact {
                 continue;
             };
             let found = index.matches(chain, &[engine], now);
-            let held = Held(found[0].map(|blocks| blocks * size));
+            let held = TokensByTier(found[0].map(|blocks| blocks * size));
             let exact = held.weighted(replica.worth());
             // until the subscription is complete, the replica may hold blocks that it published
             // earlier

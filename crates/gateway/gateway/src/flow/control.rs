@@ -41,7 +41,7 @@ enum Reason {
 pub(crate) struct FlowControl {
     load: Box<dyn Load>,
     settings: RwLock<FlowSettings>,
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     /// Number of queued requests, readable without the lock.
     waiting: AtomicUsize,
     /// Number of requests that were routed after a wait, the sum of their waits, and the last wait;
@@ -53,7 +53,7 @@ pub(crate) struct FlowControl {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct QueueState {
     queue: Queue<oneshot::Sender<Turn>>,
     /// Whether a request has the turn and has not reserved its replica yet.
     turn_is_out: bool,
@@ -272,7 +272,7 @@ impl FlowControl {
 
     /// Publishes the new number of queued requests, and starts the task that polls the load if it
     /// is not running.
-    fn entered(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+    fn entered(self: &Arc<Self>, mut state: MutexGuard<'_, QueueState>) {
         self.publish(&state);
         if !std::mem::replace(&mut state.ticking, true) {
             tokio::spawn(self.clone().tick());
@@ -347,7 +347,7 @@ impl FlowControl {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -355,7 +355,7 @@ impl FlowControl {
         self.waiting.load(Ordering::Acquire) > 0
     }
 
-    fn publish(&self, state: &State) {
+    fn publish(&self, state: &QueueState) {
         self.waiting.store(state.queue.len(), Ordering::Release);
     }
 

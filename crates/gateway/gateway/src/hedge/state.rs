@@ -42,12 +42,12 @@ pub(crate) const WORDS: [&str; 6] = [
 #[derive(Debug, Default)]
 pub(crate) struct Hedging {
     settings: ArcSwapOption<HedgeSettings>,
-    state: Mutex<State>,
+    state: Mutex<HedgeState>,
     counts: [AtomicU64; WORDS.len()],
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct HedgeState {
     /// Tokens in the bucket: number of second attempts that are possible now.
     saved: f64,
     /// Times in seconds from the request to the start of the response, for recent streams, oldest
@@ -111,12 +111,12 @@ impl Hedging {
         std::array::from_fn(|at| self.counts[at].load(Ordering::Relaxed))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, HedgeState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl HedgeState {
     /// The percentile `share` of the recent times to the start of a stream; `None` if there are too
     /// few samples.
     fn percentile(&self, share: f64) -> Option<f32> {

@@ -38,12 +38,12 @@ const TICK: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Tap {
     /// `None` once the budget is exceeded or the response has ended.
-    sender: Option<UnboundedSender<Heard>>,
+    sender: Option<UnboundedSender<ResponsePart>>,
     ticket: Arc<Ticket>,
 }
 
 #[derive(Debug)]
-enum Heard {
+enum ResponsePart {
     Bytes(Bytes),
     End,
 }
@@ -57,7 +57,7 @@ impl Tap {
         if !self.ticket.hold(bytes.len()) {
             self.sender = None;
         } else if let Some(sender) = &self.sender {
-            let _ = sender.send(Heard::Bytes(bytes.clone()));
+            let _ = sender.send(ResponsePart::Bytes(bytes.clone()));
         }
     }
 
@@ -65,7 +65,7 @@ impl Tap {
     /// incomplete.
     pub(crate) fn end(&mut self) {
         if let Some(sender) = self.sender.take() {
-            let _ = sender.send(Heard::End);
+            let _ = sender.send(ResponsePart::End);
         }
     }
 }
@@ -168,7 +168,7 @@ struct Copy {
 }
 
 impl Copy {
-    async fn run(self, primary: UnboundedReceiver<Heard>) {
+    async fn run(self, primary: UnboundedReceiver<ResponsePart>) {
         let patience = Duration::from_secs_f64(self.settings.timeout_s);
         let outcome = tokio::select! {
             compared = self.compare(primary) => compared.unwrap_or_else(|outcome| outcome),
@@ -190,7 +190,10 @@ impl Copy {
 
     /// Sends the request and compares the responses. An `Err` is an outcome that was reached before
     /// the comparison was complete.
-    async fn compare(&self, mut primary: UnboundedReceiver<Heard>) -> Result<Outcome, Outcome> {
+    async fn compare(
+        &self,
+        mut primary: UnboundedReceiver<ResponsePart>,
+    ) -> Result<Outcome, Outcome> {
         let members = Members::of(&self.body).unwrap_or_default();
         if !members.are_repeatable(&self.path) {
             return Err(Outcome::Dropped(Reason::Stored));
@@ -242,13 +245,13 @@ impl Copy {
     }
 
     /// The bytes in a message from the tap; `None` at the end of the response.
-    fn heard(&self, heard: Option<Heard>) -> Result<Option<Bytes>, Outcome> {
+    fn heard(&self, heard: Option<ResponsePart>) -> Result<Option<Bytes>, Outcome> {
         match heard {
-            Some(Heard::Bytes(bytes)) => {
+            Some(ResponsePart::Bytes(bytes)) => {
                 self.ticket.release(bytes.len());
                 Ok(Some(bytes))
             }
-            Some(Heard::End) => Ok(None),
+            Some(ResponsePart::End) => Ok(None),
             None if self.ticket.is_over() => Err(Outcome::Dropped(Reason::HeldBytes)),
             None => Err(Outcome::Dropped(Reason::Primary)),
         }
@@ -266,7 +269,7 @@ impl Copy {
         let request = request.map_err(|error| Outcome::Failed(error.message))?;
         let client = self.gateway.client.clone();
         Ok(Source {
-            state: State::Sent(Box::pin(async move { client.send(request).await })),
+            state: SourceState::Sent(Box::pin(async move { client.send(request).await })),
             in_flight: Some(in_flight),
             is_stream: self.is_stream,
         })
@@ -323,7 +326,7 @@ impl<'a> Kept<'a> {
 
 /// The mirror's response.
 struct Source {
-    state: State,
+    state: SourceState,
     /// The reservation at the replica. If still present on drop, the request was abandoned.
     in_flight: Option<InFlight>,
     is_stream: bool,
@@ -331,7 +334,7 @@ struct Source {
 
 type Sent = Pin<Box<dyn Future<Output = Result<Response<Incoming>, ClientError>> + Send>>;
 
-enum State {
+enum SourceState {
     Sent(Sent),
     Body(Incoming),
 }
@@ -341,11 +344,11 @@ impl Source {
     async fn next(&mut self) -> Result<Option<Bytes>, Outcome> {
         loop {
             match &mut self.state {
-                State::Sent(sent) => {
+                SourceState::Sent(sent) => {
                     let response = sent.await.map_err(|error| self.broke(&error))?;
-                    self.state = State::Body(self.began(response)?);
+                    self.state = SourceState::Body(self.began(response)?);
                 }
-                State::Body(body) => match body.frame().await {
+                SourceState::Body(body) => match body.frame().await {
                     Some(Ok(frame)) => {
                         if let Ok(bytes) = frame.into_data() {
                             return Ok(Some(bytes));

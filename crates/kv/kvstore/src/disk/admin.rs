@@ -14,7 +14,7 @@ use super::index::{Candidate, Index};
 use super::io::{self as file_io, Io, is_gone};
 use super::layout::{self, IDENTITY_FILE, SHARDS};
 use super::ranking::Ranking;
-use super::state::State;
+use super::state::DiskState;
 use super::{identity_file, quarantine};
 use crate::format::{HEADER_BYTES, Header};
 use crate::key::{Digest, PartKey};
@@ -257,7 +257,7 @@ fn all_parts(index: &Index) -> BTreeMap<String, Vec<(PartKey, u64)>> {
 }
 
 /// Chunks selected by the rules.
-fn leaving(state: &State, rules: &Rules) -> Result<Vec<(usize, Digest)>, StartError> {
+fn leaving(state: &DiskState, rules: &Rules) -> Result<Vec<(usize, Digest)>, StartError> {
     let store = match &rules.store {
         Some(begin) => Some(the_store(&state.index, begin)?),
         None => None,

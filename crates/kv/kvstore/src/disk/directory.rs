@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use super::index::{Candidate, Store};
 use super::io::absent;
 use super::ranking::Ranking;
-use super::state::State;
+use super::state::DiskState;
 use super::{identity_file, layout, listing};
 use crate::key::{self, Digest, Group, PartKey};
 use crate::tier::TierError;
@@ -29,7 +29,7 @@ pub(crate) struct Directory {
     pub(crate) limit: u64,
     /// Prefix of the names of this process's own uncommitted files.
     pub(crate) mine: String,
-    pub(crate) state: Mutex<State>,
+    pub(crate) state: Mutex<DiskState>,
     /// Held by the single thread that lists the directory or evicts.
     pub(crate) upkeep: Mutex<Upkeep>,
     /// Held by the single thread that ranks new chunks.
@@ -64,7 +64,7 @@ impl Directory {
                 layout::TEMPORARY,
                 getrandom::u64().map_err(|e| io::Error::other(e.to_string()))?
             ),
-            state: Mutex::new(State::new(ranking)),
+            state: Mutex::new(DiskState::new(ranking)),
             upkeep: Mutex::new(Upkeep {
                 ended: Instant::now(),
                 took: Duration::ZERO,
@@ -77,7 +77,7 @@ impl Directory {
     }
 
     /// Locks the state.
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, DiskState> {
         lock(&self.state)
     }
 

@@ -17,7 +17,7 @@ use super::directory::{Directory, failed, lock, unix_now};
 use super::index::Candidate;
 use super::layout;
 use super::ranking::{Name, StoreCandidate};
-use super::state::State;
+use super::state::DiskState;
 use crate::key::{Digest, PartKey};
 use crate::tier::TierError;
 
@@ -111,7 +111,7 @@ impl Room {
                 "what would have to leave {root} is worth more"
             )));
         }
-        let over_quota = |state: &State| state.ranking.over_quota(candidate);
+        let over_quota = |state: &DiskState| state.ranking.over_quota(candidate);
         if over_quota(&self.0.state()).is_some() {
             let _turn = lock(&self.0.upkeep);
             self.evict(candidate, Some(candidate), |state| {
@@ -128,7 +128,7 @@ impl Room {
 
     fn admits(&self, candidate: &StoreCandidate) -> bool {
         let kept_free = self.slack(candidate.size) + ROOMY * candidate.size;
-        let has_room = |state: &State| {
+        let has_room = |state: &DiskState| {
             state.taken() + kept_free <= self.0.limit
                 && state.ranking.over_quota(candidate).is_none()
         };
@@ -181,7 +181,7 @@ impl Room {
         &self,
         candidate: &StoreCandidate,
         of: Option<&StoreCandidate>,
-        is_enough: impl Fn(&State) -> bool,
+        is_enough: impl Fn(&DiskState) -> bool,
     ) {
         self.0.rank_all();
         self.0.state().ranking.hold(candidate);

@@ -10,7 +10,7 @@ use crate::eviction::Key;
 use crate::key::{Digest, PartKey};
 
 /// State that changes with every store and load.
-pub(crate) struct State {
+pub(crate) struct DiskState {
     pub(crate) index: Index,
     pub(crate) ranking: Ranking,
     /// Bytes of files being written by this process.
@@ -31,7 +31,7 @@ pub(crate) struct State {
 /// Maximum number of unreported chunks; older ones are dropped.
 const MOST_LEFT: usize = 1 << 16;
 
-impl State {
+impl DiskState {
     /// An empty state.
     pub(crate) fn new(ranking: Ranking) -> Self {
         Self {
@@ -241,7 +241,7 @@ mod tests {
         }
     }
 
-    fn apply(state: &mut State, act: Act) {
+    fn apply(state: &mut DiskState, act: Act) {
         match act {
             Act::Insert(chunk, head) => {
                 let parent = chunk.checked_sub(1).map(|before| key(before, 0).digest);
@@ -286,7 +286,7 @@ mod tests {
             acts in proptest::collection::vec(acts(), 1..80),
             quota in proptest::option::of(1_u64..40_000),
         ) {
-            let mut state = State::new(Ranking::new(100_000, 4096, quota));
+            let mut state = DiskState::new(Ranking::new(100_000, 4096, quota));
             state.index.store("0", || None);
             for act in acts {
                 let ranks = matches!(act, Act::Rank);

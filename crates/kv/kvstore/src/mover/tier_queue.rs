@@ -32,14 +32,14 @@ pub(crate) struct TierQueue<P: Pool> {
     worker: Worker,
     limits: Limits,
     clock: Arc<dyn Clock>,
-    state: Mutex<State<P>>,
+    state: Mutex<QueueState<P>>,
     /// Signals a runnable job or the close of the queue.
     work: Condvar,
     /// Signals the end of a job or a change of `phase`.
     changed: Condvar,
 }
 
-struct State<P: Pool> {
+struct QueueState<P: Pool> {
     queue: Queue<P>,
     /// Calls in progress, by ticket.
     running: BTreeMap<u64, Running>,
@@ -72,7 +72,7 @@ struct Running {
     reply: Option<Arc<Reply>>,
 }
 
-impl<P: Pool> State<P> {
+impl<P: Pool> QueueState<P> {
     /// Calls in progress: the probes, or all others.
     fn calls(&self, probes: bool) -> impl Iterator<Item = &Running> {
         let own = move |run: &&Running| (run.kind == WorkKind::Probe) == probes;
@@ -145,7 +145,7 @@ fn fault(result: &Result<Brought, TierError>) -> Fault {
 impl<P: Pool> TierQueue<P> {
     /// An empty queue.
     pub(crate) fn new(worker: Worker, limits: Limits, clock: Arc<dyn Clock>) -> Arc<Self> {
-        let state = State {
+        let state = QueueState {
             queue: Queue::new(),
             running: BTreeMap::new(),
             tickets: 0,
@@ -163,7 +163,7 @@ impl<P: Pool> TierQueue<P> {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<P>> {
+    fn lock(&self) -> MutexGuard<'_, QueueState<P>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -227,7 +227,7 @@ impl<P: Pool> TierQueue<P> {
         let mut state = self.lock();
         state.resting += 1;
         let mut begun = None;
-        let waiting = |state: &mut State<P>| {
+        let waiting = |state: &mut QueueState<P>| {
             begun = state.begin(&self.limits, self.clock.now());
             begun.is_none() && state.phase != Phase::Closed
         };
@@ -353,7 +353,7 @@ impl<P: Pool> TierQueue<P> {
         };
         let mut state = self.lock();
         while state.phase == Phase::Open {
-            let waiting = |s: &mut State<P>| s.phase == Phase::Open;
+            let waiting = |s: &mut QueueState<P>| s.phase == Phase::Open;
             let waited = self
                 .changed
                 .wait_timeout_while(state, self.limits.tick, waiting);
@@ -384,7 +384,7 @@ impl<P: Pool> TierQueue<P> {
     /// thread that hangs in a call ends when the call returns.
     pub(crate) fn shut(&self, until: Instant) {
         let limit = until.saturating_duration_since(Instant::now());
-        let busy = |state: &mut State<P>| !state.idle();
+        let busy = |state: &mut QueueState<P>| !state.idle();
         let waited = self.changed.wait_timeout_while(self.lock(), limit, busy);
         let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
         state.phase = Phase::Closed;

@@ -20,7 +20,7 @@ pub(super) struct Kv {
 }
 
 /// Result of a waiting sequence's prefix lookup.
-pub(super) enum Found {
+pub(super) enum PrefixLookup {
     /// Cached blocks to start from; may be empty.
     Blocks(Vec<u32>),
     /// A running sequence is computing the next shared block.
@@ -44,19 +44,19 @@ impl Kv {
 
     /// Looks up the cached blocks of a sequence's prefix. Leaves at least the last known token to
     /// compute, because its logits are needed.
-    pub(super) fn find(&self, seq: &mut Sequence) -> Found {
+    pub(super) fn find(&self, seq: &mut Sequence) -> PrefixLookup {
         if !self.caching {
-            return Found::Blocks(Vec::new());
+            return PrefixLookup::Blocks(Vec::new());
         }
         if seq
             .awaits
             .is_some_and(|digest| self.claimed.contains_key(&digest))
         {
-            return Found::Coming;
+            return PrefixLookup::Coming;
         }
         self.name_blocks(seq);
         if !seq.reads_cache {
-            return Found::Blocks(Vec::new());
+            return PrefixLookup::Blocks(Vec::new());
         }
         let limit = (seq.tokens.len() - 1) / self.block_size;
         let named = &seq.digests[..limit.min(seq.digests.len())];
@@ -67,9 +67,9 @@ impl Kv {
         match named.get(hits.len()) {
             Some(next) if self.claimed.contains_key(next) => {
                 seq.awaits = Some(*next);
-                Found::Coming
+                PrefixLookup::Coming
             }
-            _ => Found::Blocks(hits),
+            _ => PrefixLookup::Blocks(hits),
         }
     }
 

@@ -31,7 +31,7 @@ use penstock_wire::{Finish, Output, Step, StepStats, TokenRequest};
 use crate::answers::Answers;
 use crate::profile::Profile;
 use crate::timing::StepShape;
-use kv::{Found, Kv};
+use kv::{Kv, PrefixLookup};
 use sequence::{Bounds, Sequence};
 
 /// A request to the engine.
@@ -276,7 +276,7 @@ impl Batcher {
             && budget > 0
             && self.running.len() < self.profile.max_num_seqs as usize
         {
-            let Found::Blocks(hits) = self.kv.find(&mut self.waiting[at]) else {
+            let PrefixLookup::Blocks(hits) = self.kv.find(&mut self.waiting[at]) else {
                 at += 1;
                 continue;
             };

@@ -26,7 +26,7 @@ pub(super) enum Policy {
 }
 
 /// Inputs of a decision.
-pub(super) struct Asked<'a> {
+pub(super) struct Decision<'a> {
     pub(super) view: &'a [Replica],
     pub(super) cached: &'a [f32],
     pub(super) unknown: Option<Unknown>,
@@ -51,7 +51,7 @@ impl Policy {
     /// Index of the chosen replica. `outlooks` is called for the oracle alone.
     pub(super) fn choose(
         &self,
-        asked: &Asked<'_>,
+        asked: &Decision<'_>,
         outlooks: impl FnOnce() -> Vec<oracle::Outlook>,
     ) -> Result<usize, SimError> {
         match self {
@@ -74,7 +74,7 @@ impl Policy {
     }
 }
 
-fn cache_aware(asked: &Asked<'_>) -> usize {
+fn cache_aware(asked: &Decision<'_>) -> usize {
     let load = |at: &usize| asked.view[*at].waiting + asked.view[*at].running;
     let places = 0..asked.view.len();
     let loads: Vec<f32> = places.clone().map(|at| load(&at)).collect();

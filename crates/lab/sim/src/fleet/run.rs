@@ -10,7 +10,7 @@ use penstock_wire::{Finish, Step, TokenRequest};
 
 use super::gateway::Gateway;
 use super::oracle::{self, Outlook};
-use super::policy::{Asked, Policy};
+use super::policy::{Decision, Policy};
 use super::prompts;
 use super::report::Report;
 use super::setup::{Arrival, Setup};
@@ -175,7 +175,7 @@ impl Run {
         let view = gateway.view();
         let (cached, unknown) = gateway.cached(&links, prompt_tokens);
         let caches = gateway.caches();
-        let asked = Asked {
+        let asked = Decision {
             view: &view,
             cached: &cached,
             unknown,

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use penstock_checkpoint::Checkpoint;
 use penstock_decoder::{Decoder, DecoderError, DecoderSpec, Numerics, Options, StepFuture};
-use penstock_kernels::{Isa, KvType, Seen, WeightFormat};
+use penstock_kernels::{AttentionMask, Isa, KvType, WeightFormat};
 use penstock_wire::{
     LogprobRow, MAX_LOGPROBS, Pooling, Registration, SamplingParams, StepPlan, StepResult,
 };
@@ -217,7 +217,7 @@ pub(crate) trait Compute {
     }
 
     /// Attention mask of each KV group.
-    fn seen(&self) -> Vec<Seen> {
+    fn seen(&self) -> Vec<AttentionMask> {
         let groups = &self.decoders()[0].kv_spec().groups;
         groups.iter().map(|group| group.seen).collect()
     }

@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used)]
 
 use penstock_kernels::{
-    AttentionPlan, Cpu, HeadColumns, HeadShape, Isa, KvLayout, KvPool, KvType, Place, Rotation,
-    Scoring, Seen, Sequence, SequenceBlocks,
+    AttentionMask, AttentionPlan, Cpu, HeadColumns, HeadShape, Isa, KvLayout, KvPool, KvPosition,
+    KvType, Rotation, Scoring, Sequence, SequenceBlocks,
 };
 
 use super::super::common::{Rng, bits, uses};
@@ -65,7 +65,7 @@ pub(crate) struct Setting {
     pub(crate) threads: usize,
     pub(crate) dtype: KvType,
     pub(crate) block_size: usize,
-    pub(crate) seen: Seen,
+    pub(crate) seen: AttentionMask,
     pub(crate) softcap: Option<f32>,
     pub(crate) sinks: bool,
 }
@@ -134,7 +134,7 @@ impl Machine {
         for chunk in chunks {
             let first = places.len();
             qkv.extend_from_slice(chunk.text.rows(chunk.start..chunk.end));
-            places.extend((chunk.start..chunk.end).map(|p| Place {
+            places.extend((chunk.start..chunk.end).map(|p| KvPosition {
                 block: chunk.table[p / block] as usize,
                 offset: p % block,
             }));
@@ -207,8 +207,8 @@ impl Machine {
 /// Stores a text's keys and values in both layers without attention.
 pub(crate) fn store_only(machine: &mut Machine, text: &Text, table: &[i32]) {
     let block = machine.kv.layout().block_size;
-    let places: Vec<Place> = (0..text.len())
-        .map(|p| Place {
+    let places: Vec<KvPosition> = (0..text.len())
+        .map(|p| KvPosition {
             block: table[p / block] as usize,
             offset: p % block,
         })

@@ -5,7 +5,7 @@ mod machine;
 use super::common::{Rng, bits, isas};
 use half::bf16;
 use machine::{Chunk, Machine, Setting, Text, store_only, width};
-use penstock_kernels::{HeadShape, Isa, KvType, Seen};
+use penstock_kernels::{AttentionMask, HeadShape, Isa, KvType};
 use proptest::prelude::*;
 
 /// Reference: softmax attention in f64 over keys, values and queries as stored, for the rows
@@ -22,9 +22,9 @@ fn naive(text: &Text, set: Setting, from: usize) -> Vec<f64> {
     let mut out = Vec::new();
     for p in from..text.len() {
         let first = match set.seen {
-            Seen::All => 0,
-            Seen::Window(w) => (0..=p).find(|t| p - t < w).unwrap(),
-            Seen::Chunk(c) => (0..=p).find(|t| t / c == p / c).unwrap(),
+            AttentionMask::All => 0,
+            AttentionMask::Window(w) => (0..=p).find(|t| p - t < w).unwrap(),
+            AttentionMask::Chunk(c) => (0..=p).find(|t| t / c == p / c).unwrap(),
         };
         for head in 0..s.heads {
             let kv_head = (s.skipped + head) / s.group;
@@ -95,8 +95,13 @@ fn shapes() -> impl Strategy<Value = HeadShape> {
 fn settings() -> impl Strategy<Value = Setting> {
     let blocks = proptest::sample::select(&[16usize, 32, 64][..]);
     let sizes = proptest::sample::select(&[1usize, 7, 16, 100, 256, 300, 700][..]);
-    let seen = (0usize..3, sizes)
-        .prop_map(|(kind, size)| [Seen::All, Seen::Window(size), Seen::Chunk(size)][kind]);
+    let seen = (0usize..3, sizes).prop_map(|(kind, size)| {
+        [
+            AttentionMask::All,
+            AttentionMask::Window(size),
+            AttentionMask::Chunk(size),
+        ][kind]
+    });
     let caps = proptest::option::of(Just(2.5f32));
     let dtypes = proptest::sample::select(&[KvType::Bf16, KvType::F32][..]);
     (dtypes, blocks, seen, caps, any::<bool>(), 1usize..4).prop_map(
@@ -192,10 +197,10 @@ proptest! {
 fn long_contexts_have_the_same_bits_by_every_path() {
     let mut rng = Rng(5);
     for (head_dim, heads, kv_heads, len, seen, sinks) in [
-        (64, 9, 3, 1100, Seen::All, true),
-        (20, 2, 1, 780, Seen::Window(300), true),
-        (128, 4, 1, 520, Seen::All, false),
-        (20, 3, 3, 780, Seen::Chunk(520), true),
+        (64, 9, 3, 1100, AttentionMask::All, true),
+        (20, 2, 1, 780, AttentionMask::Window(300), true),
+        (128, 4, 1, 520, AttentionMask::All, false),
+        (20, 3, 3, 780, AttentionMask::Chunk(520), true),
     ] {
         let shape = HeadShape::whole(heads, kv_heads, head_dim);
         let text = Text::random(&mut rng, shape, len);
@@ -257,7 +262,7 @@ fn windows_begin_anywhere() {
             threads: 1,
             dtype: KvType::Bf16,
             block_size,
-            seen: Seen::Window(90),
+            seen: AttentionMask::Window(90),
             softcap: None,
             sinks: false,
         };
@@ -286,7 +291,7 @@ fn sequences_do_not_touch_each_other() {
             threads: 2,
             dtype: KvType::Bf16,
             block_size: 16,
-            seen: Seen::All,
+            seen: AttentionMask::All,
             softcap: None,
             sinks: false,
         };
@@ -326,7 +331,7 @@ fn poison_of_an_earlier_owner_is_gone() {
                     threads: 1,
                     dtype,
                     block_size: 32,
-                    seen: Seen::All,
+                    seen: AttentionMask::All,
                     softcap: None,
                     sinks: false,
                 };
@@ -371,7 +376,7 @@ fn peaked_and_flat_softmax_stay_finite() {
                     threads: 2,
                     dtype,
                     block_size: 16,
-                    seen: Seen::All,
+                    seen: AttentionMask::All,
                     softcap: None,
                     sinks: false,
                 };

@@ -100,7 +100,7 @@ impl Call for FakeCall {
         }
     }
 
-    async fn pick(&mut self, seen: Seen) -> Result<Picked, Refusal> {
+    async fn pick(&mut self, seen: BodyVisibility) -> Result<Picked, Refusal> {
         self.notes
             .note(format!("pick {seen:?} {}", self.body.len()));
         if self.body == b"no" {

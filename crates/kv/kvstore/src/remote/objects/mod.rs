@@ -18,7 +18,7 @@ use object_store::path::Path;
 use object_store::{Error, ObjectStore, ObjectStoreExt, PutPayload};
 use tokio::runtime::{Builder, Runtime};
 
-use self::place::Place;
+use self::place::ObjectLocation;
 use super::names::Names;
 use super::slices::Filling;
 use crate::format::HEADER_BYTES;
@@ -57,8 +57,8 @@ impl Objects {
         options: &BTreeMap<String, String>,
         identity: &StoreIdentity,
     ) -> Result<Self, StartError> {
-        let place =
-            Place::new(url, options).map_err(|error| StartError(format!("KV tier: {error}")))?;
+        let place = ObjectLocation::new(url, options)
+            .map_err(|error| StartError(format!("KV tier: {error}")))?;
         let hint = place.hint;
         let tier = Self::with(place, identity)?;
         let trial = tier.at(&tier.names.trial());
@@ -77,8 +77,8 @@ impl Objects {
         Ok(tier)
     }
 
-    fn with(place: Place, identity: &StoreIdentity) -> Result<Self, StartError> {
-        let Place {
+    fn with(place: ObjectLocation, identity: &StoreIdentity) -> Result<Self, StartError> {
+        let ObjectLocation {
             name,
             store,
             prefix,

@@ -18,7 +18,7 @@ use super::http::Connector;
 use crate::remote::tls;
 
 /// An object store and its options.
-pub(super) struct Place {
+pub(super) struct ObjectLocation {
     /// The URL for display.
     pub(super) name: String,
     pub(super) store: Arc<dyn ObjectStore>,
@@ -58,7 +58,7 @@ macro_rules! configured {
     }};
 }
 
-impl Place {
+impl ObjectLocation {
     /// Parses a URL and its options. The error describes the problem and the remedy.
     pub(super) fn new(url: &str, options: &BTreeMap<String, String>) -> Result<Self, String> {
         let url = Url::parse(url).map_err(|error| format!("{url:?}: {error}"))?;
