@@ -55,7 +55,7 @@ PROSE = (
 
 
 @dataclass(slots=True)
-class Found:
+class Agreement:
     """Results by (load, client), in order of repeats, and the command of each client."""
 
     runs: dict[tuple[str, str], list[Result]] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class Bench:
             f"closed, {CONCURRENCY} at a time": replace(drawn, concurrency=CONCURRENCY),
             f"open, {parsed.rate:g} a second": replace(drawn, rate=parsed.rate),
         }
-        self.found = Found()
+        self.found = Agreement()
 
     def repeat(self, repeat: int) -> None:
         """Run all loads once, with both clients."""
@@ -136,7 +136,7 @@ def ratio(penstock: float, vllm: float) -> float:
     return penstock / vllm if vllm else (1.0 if penstock == vllm else float("inf"))
 
 
-def ratios(found: Found, load: str) -> dict[str, tuple[float, float, float]]:
+def ratios(found: Agreement, load: str) -> dict[str, tuple[float, float, float]]:
     """(Penstock's median, vLLM's median, their ratio) for each statistic of a load."""
     pairs = {}
     for key in STATISTICS:
@@ -157,7 +157,7 @@ def _verdict(load: str, pairs: Mapping[str, tuple[float, float, float]]) -> str:
     return f"* {load}: {within}{but}."
 
 
-def lines(found: Found, repeats: int, about: Mapping[str, Any]) -> list[str]:
+def lines(found: Agreement, repeats: int, about: Mapping[str, Any]) -> list[str]:
     every = {load: ratios(found, load) for load in found.loads}
     text = [
         "# `penstock bench serve` beside `vllm bench serve`",

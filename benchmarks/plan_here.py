@@ -30,7 +30,7 @@ from penstock_ops.plan.hardware import Target
 from penstock_ops.plan.here import here
 from penstock_ops.plan.planning import MEASURED, WAITING
 from penstock_ops.plan.profile import measure
-from penstock_ops.plan.search import Found, Goal, Question, Speed, candidates, judge
+from penstock_ops.plan.search import Goal, Question, SearchResult, Speed, candidates, judge
 from penstock_ops.plan.starting import Rates
 from penstock_ops.plan.subject import Subject, read_subject
 from penstock_ops.plan.virtual import Arrival
@@ -99,7 +99,7 @@ def run(
     asked = Request(subject, target, rules, "bf16", goal, speed, settings, workload, Rates())
     question = Question(subject, target, rules, settings, goal, speed, cuts=[Cut(1, 1)])
     trial = judge(candidates(question)[0][0], 1, goal, speed)
-    plan = document(asked, Found(trial, (), (), 1))
+    plan = document(asked, SearchResult(trial, (), (), 1))
     path = scratch / "plan.yaml"
     path.write_text(yaml.safe_dump(plan))
     out = ["--save-result", "--result-dir", str(scratch), "--result-filename", "r.json"]

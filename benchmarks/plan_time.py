@@ -22,7 +22,7 @@ from penstock_ops.plan.calibration import shipped
 from penstock_ops.plan.catalogue import entries
 from penstock_ops.plan.engines import ENGINES, Load, engine
 from penstock_ops.plan.hardware import parse_target
-from penstock_ops.plan.search import Found, Goal, Question, Speed, search
+from penstock_ops.plan.search import Goal, Question, SearchResult, Speed, search
 from penstock_ops.plan.subject import read_subject
 
 MODEL, ON = "deepseek-ai/DeepSeek-R1", "dell-xe9680-h100:8"
@@ -60,7 +60,7 @@ def written(folder: Path) -> Path:
     return folder
 
 
-def once(directory: Path, name: str, load: str) -> tuple[float, float, Found]:
+def once(directory: Path, name: str, load: str) -> tuple[float, float, SearchResult]:
     """Plan once; returns wall seconds, CPU seconds, and the result of the search."""
     rate, bounds = LOADS[load]
     began, used = time.perf_counter(), time.process_time()
@@ -75,7 +75,7 @@ def once(directory: Path, name: str, load: str) -> tuple[float, float, Found]:
     return time.perf_counter() - began, time.process_time() - used, found
 
 
-def chosen(found: Found) -> str:
+def chosen(found: SearchResult) -> str:
     choice = found.choice
     return f"{choice.replicas} x {choice.candidate.cut}" if choice else "nothing holds"
 

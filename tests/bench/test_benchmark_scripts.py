@@ -207,7 +207,7 @@ def test_both_clients_get_the_same_load(scripts: dict[str, ModuleType]) -> None:
 
 def test_ratios_beyond_the_bar_are_named(scripts: dict[str, ModuleType]) -> None:
     agreement = scripts["client_agreement"]
-    found = agreement.Found()
+    found = agreement.Agreement()
     ours = dict.fromkeys(agreement.STATISTICS, 100.0)
     found.add("open", "penstock", {**ours, "p99_itl_ms": 106.0, "mean_ttft_ms": 95.5})
     found.add("open", "vllm", {**ours, "median_itl_ms": 0.0})

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock_ops.deploy.emit import dump
-from penstock_ops.deploy.parts import Condition, Noted, Place, when
+from penstock_ops.deploy.parts import Condition, Noted, ValueReference, when
 
 # Without characters that YAML cannot hold, or reads as the end of a line.
 PRINTABLE = st.characters(exclude_categories=("C", "Z"), include_characters=" \t")
@@ -93,7 +93,11 @@ def test_words_of_yaml_are_quoted_and_keys_keep_their_order() -> None:
 
 def test_neighbours_under_one_condition_share_it() -> None:
     on = Condition("$.Values.on")
-    data = {"a": Place("$.Values.a"), "b": when(on, 1), "c": when(on, [when(on, "x"), "y"])}
+    data = {
+        "a": ValueReference("$.Values.a"),
+        "b": when(on, 1),
+        "c": when(on, [when(on, "x"), "y"]),
+    }
     lines = [
         "a: {{ toJson $.Values.a }}",
         "{{- if $.Values.on }}",

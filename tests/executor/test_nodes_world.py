@@ -13,8 +13,8 @@ import pytest
 from penstock.executor.nodes.messages import (
     End,
     Ended,
-    Gone,
     Message,
+    RankLoss,
     Started,
     Unable,
     decode,
@@ -99,8 +99,8 @@ def launch() -> Iterator[Launch]:
 
 def test_a_kill_is_named_though_the_stream_ended_first(launch: Launch) -> None:
     launch.world.on_stream_end(1, "the other end closed the stream")
-    launch.streams[1].hear(Gone(2, "rank 2 exited with status 1", killed=False))
-    launch.streams[0].hear(Gone(1, "rank 1 was killed by signal 9 (SIGKILL)", killed=True))
+    launch.streams[1].hear(RankLoss(2, "rank 2 exited with status 1", killed=False))
+    launch.streams[0].hear(RankLoss(1, "rank 1 was killed by signal 9 (SIGKILL)", killed=True))
     assert launch.told() == "rank 1 was killed by signal 9 (SIGKILL)"
 
 

@@ -14,7 +14,7 @@ from penstock_ops.plan.calibration import shipped
 from penstock_ops.plan.cut import Cut
 from penstock_ops.plan.engines import Load, engine
 from penstock_ops.plan.hardware import Target, accelerator, parse_target
-from penstock_ops.plan.search import Found, Goal, Question, Speed, Trial, search, statistic
+from penstock_ops.plan.search import Goal, Question, SearchResult, Speed, Trial, search, statistic
 from penstock_ops.plan.subject import Subject
 from penstock_ops.plan.virtual import Outcome, Served
 from tests.plan.brute import Deployment
@@ -35,7 +35,7 @@ def goal(rate: float, isl: int = 1000, osl: int = 100, slo: tuple[str, ...] = SL
 
 def found(
     subject: Subject, on: str | Target, asked: Goal, rules: str = "vllm", speed: Speed = SPEED
-) -> Found:
+) -> SearchResult:
     target = parse_target(on) if isinstance(on, str) else on
     return search(Question(subject, target, engine(rules), ASKED, asked, speed))
 

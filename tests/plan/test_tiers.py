@@ -14,7 +14,7 @@ from penstock.core import InvalidValueError
 from penstock_lab.bench.slo import parse_slo
 from penstock_ops.plan.engines import engine
 from penstock_ops.plan.hardware import parse_target
-from penstock_ops.plan.prefixes import Found, Prefixes, Store
+from penstock_ops.plan.prefixes import CachedPrefix, Prefixes, Store
 from penstock_ops.plan.search import Goal, Question, candidates, judge, search
 from penstock_ops.plan.tiers import Tier, keeps, parse_tiers, store
 from penstock_ops.plan.virtual import Arrival, Limits, Outcome, Replica
@@ -55,10 +55,10 @@ def test_blocks_leave_in_the_order_of_their_use() -> None:
     prefixes.keep((1, 2), BLOCK, 32)
     prefixes.keep((3,), BLOCK, 16)
     prefixes.keep((1, 2), BLOCK, 32)
-    assert prefixes.find((1, 2, 9), BLOCK, 48, room=32) == Found(32, 0, 0.0)
-    assert prefixes.find((3, 9), BLOCK, 32, room=32) == Found(0, 0, 0.0)
+    assert prefixes.find((1, 2, 9), BLOCK, 48, room=32) == CachedPrefix(32, 0, 0.0)
+    assert prefixes.find((3, 9), BLOCK, 32, room=32) == CachedPrefix(0, 0, 0.0)
     # Of one prompt the first blocks stay longest: later ones are nothing without them.
-    assert prefixes.find((1, 2, 9), BLOCK, 48, room=16) == Found(16, 0, 0.0)
+    assert prefixes.find((1, 2, 9), BLOCK, 48, room=16) == CachedPrefix(16, 0, 0.0)
 
 
 def test_the_last_token_is_computed_and_blocks_are_whole() -> None:
@@ -71,7 +71,9 @@ def test_the_last_token_is_computed_and_blocks_are_whole() -> None:
 def test_what_left_the_kv_comes_from_the_first_tier_that_has_it() -> None:
     prefixes = Prefixes((Store(32, 1.0), Store(1000, 5.0)))
     prefixes.keep((1, 2, 3), BLOCK, 48)
-    assert prefixes.find((1, 2, 3, 4), BLOCK, 64, room=16) == Found(16, 32, 16 * 1.0 + 16 * 5.0)
+    assert prefixes.find((1, 2, 3, 4), BLOCK, 64, room=16) == CachedPrefix(
+        16, 32, 16 * 1.0 + 16 * 5.0
+    )
 
 
 def played(stores: tuple[Store, ...] | None, kv_tokens: int = 800) -> Outcome:

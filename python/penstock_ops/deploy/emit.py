@@ -2,7 +2,7 @@
 
 Texts are plain if every parser reads them as texts, and quoted otherwise: YAML 1.1 parsers read
 `n`, `on` or `1e3` as other types. Texts of several lines are blocks. Keys keep their insertion
-order. `Place` and `Part` (see `parts`) become template expressions of a Helm chart.
+order. `ValueReference` and `Part` (see `parts`) become template expressions of a Helm chart.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
-from penstock_ops.deploy.parts import Chosen, Condition, Noted, Part, Place, Quoted
+from penstock_ops.deploy.parts import Chosen, Condition, Noted, Part, Quoted, ValueReference
 
 PLAIN = re.compile(r"(?:-{0,2}[A-Za-z]|/)[\w./@%+=~-]*(?:[:,][\w./@%+=~-]+)*", re.ASCII)
 """Texts that are plain unless they are words of NOT_PLAIN."""
@@ -119,7 +119,7 @@ def _scalar(value: object) -> str:
     """A plain text, any other scalar as JSON, which is valid YAML, or the template expression of a
     reference.
     """
-    if isinstance(value, Place):
+    if isinstance(value, ValueReference):
         return f"{{{{ toJson {value.expression} }}}}"
     if isinstance(value, Chosen):
         return f"{{{{ {value.expression} | toJson }}}}"

@@ -23,7 +23,7 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ValueReference:
     """A reference to a chart value of any shape."""
 
     expression: str
@@ -96,7 +96,7 @@ def when(condition: Truth, value: object) -> object:
 
 def optional(value: Data) -> object:
     """The value, or ABSENT if it is empty. For a template, the value with this condition."""
-    if isinstance(value, Place | Text):
+    if isinstance(value, ValueReference | Text):
         return Part(Condition(value.expression), value)
     return value if value else ABSENT
 

@@ -25,8 +25,8 @@ from penstock_ops.plan.prices import Dearer, best, closest
 from penstock_ops.plan.search import (
     SPEED,
     Candidate,
-    Found,
     Goal,
+    SearchResult,
     Speed,
     Trial,
     judged,
@@ -61,7 +61,10 @@ class Request:
 
 
 def document(
-    request: Request, found: Found, offered: Sequence[Offer] = (), dearer: Sequence[Dearer] = ()
+    request: Request,
+    found: SearchResult,
+    offered: Sequence[Offer] = (),
+    dearer: Sequence[Dearer] = (),
 ) -> dict[str, Any]:
     """The content of plan.yaml. Raises PenstockError if no deployment on the target meets the
     goal.

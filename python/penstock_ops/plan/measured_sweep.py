@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 
 from penstock.core import PenstockError
-from penstock_lab.bench.report.files import Found, read
+from penstock_lab.bench.report.files import ReadResults, read
 from penstock_lab.bench.report.runs import Run, collect
 from penstock_ops.plan.closed_loop import Lengths
 
@@ -50,7 +50,7 @@ def read_sweep(paths: Sequence[Path], lengths: Lengths) -> dict[int, Measured]:
     return {clients: _median(clients, loads[clients]) for clients in sorted(loads)}
 
 
-def _found(path: Path) -> Found:
+def _found(path: Path) -> ReadResults:
     if path.is_dir():
         return read(path)
     if not path.is_file():

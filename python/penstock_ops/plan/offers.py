@@ -12,7 +12,7 @@ from penstock_lab.bench.slo import Slo
 from penstock_ops.plan.arrivals import arrivals_of
 from penstock_ops.plan.fitting import KV_CAVEAT, MOST_NODES, NEEDS_CHECKPOINT, counts, on
 from penstock_ops.plan.prices import best
-from penstock_ops.plan.search import Found, Question, Trial, judge, judged, search
+from penstock_ops.plan.search import Question, SearchResult, Trial, judge, judged, search
 from penstock_ops.plan.weights import uniform
 
 ODD_CAVEAT = "neither a power of two nor whole nodes"
@@ -75,7 +75,7 @@ def _smaller(question: Question) -> Iterator[tuple[str, Question, str]]:
         yield "--weights fp8", changed, NEEDS_CHECKPOINT.format("fp8")
 
 
-def remedies(question: Question, found: Found, workload: Mapping[str, Any]) -> list[Offer]:
+def remedies(question: Question, found: SearchResult, workload: Mapping[str, Any]) -> list[Offer]:
     """Changes that meet the goal where `found` does not, each sufficient alone."""
     usual = replace(question, usual=True)
     return [
@@ -97,7 +97,7 @@ def _shorter(question: Question) -> Iterator[Offer]:
             yield Offer(f"--max-model-len {longest}", choice, "")
 
 
-def _looser(question: Question, found: Found) -> Iterator[Offer]:
+def _looser(question: Question, found: SearchResult) -> Iterator[Offer]:
     """Looser limits, which the closest deployment meets."""
     goal, speed = question.goal, question.speed
     closest = best(found.lost)[0] if found.lost else _unlimited(question)

@@ -25,7 +25,7 @@ from penstock_ops.plan.fitting import Placement, fit
 from penstock_ops.plan.hardware import Target
 from penstock_ops.plan.offers import offers, remedies
 from penstock_ops.plan.prices import Dearer, preferred
-from penstock_ops.plan.search import CHUNKS, Found, Goal, Question, Speed
+from penstock_ops.plan.search import CHUNKS, Goal, Question, SearchResult, Speed
 from penstock_ops.plan.starting import add_rates, rates_of, start_lines
 from penstock_ops.plan.subject import Subject
 from penstock_ops.plan.summary import as_remedies, summary
@@ -163,7 +163,7 @@ def run_goal(
 
 
 def _failed(
-    question: Question, found: Found, others: Sequence[Dearer], workload: Mapping[str, Any]
+    question: Question, found: SearchResult, others: Sequence[Dearer], workload: Mapping[str, Any]
 ) -> list[str]:
     """Lines about a goal that no deployment meets: the shortfall, and changes that would help."""
     verdict = fails(question, found)

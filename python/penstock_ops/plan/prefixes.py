@@ -21,7 +21,7 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CachedPrefix:
     """How many leading tokens of a prompt are cached and need not be computed."""
 
     pooled: int
@@ -41,7 +41,7 @@ class Prefixes:
         self._pooled = 0
         self._held = [0] * len(self._stores)
 
-    def find(self, names: Sequence[int], size: int, tokens: int, room: int) -> Found:
+    def find(self, names: Sequence[int], size: int, tokens: int, room: int) -> CachedPrefix:
         """The cached leading tokens of a prompt, in whole KV blocks. The prompt has `tokens` tokens
         in blocks of `size` tokens with these `names`. `room` is the number of tokens that the KV
         memory can hold besides those of running requests; blocks beyond it are evicted first. The
@@ -54,7 +54,7 @@ class Prefixes:
         stored = _leading(blocks, size, self._stored)
         pooled = min(pooled // BLOCK * BLOCK, most)
         stored = min(stored // BLOCK * BLOCK, most - pooled)
-        return Found(pooled, stored, self._seconds(blocks, size, stored))
+        return CachedPrefix(pooled, stored, self._seconds(blocks, size, stored))
 
     def keep(self, names: Sequence[int], size: int, tokens: int) -> None:
         """Store all blocks of a prompt that was computed or loaded, in the KV memory and in the

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from penstock_ops.plan.cut import deployed
 from penstock_ops.plan.hardware import Target
-from penstock_ops.plan.search import Found, Question, Trial, search
+from penstock_ops.plan.search import Question, SearchResult, Trial, search
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,17 +23,17 @@ class Dearer:
 
 def cheapest(
     question: Question, targets: Sequence[Target]
-) -> tuple[Question, Found, tuple[Dearer, ...]]:
+) -> tuple[Question, SearchResult, tuple[Dearer, ...]]:
     """Search all targets for a deployment that meets the goal. Returns the question with the target
     whose deployment has the lowest price per hour, its search result, and the other targets. On
     equal prices, the first target wins. If no target meets the goal, the result is that of the
     first.
     """
-    answers: list[tuple[Question, Found, float]] = []
+    answers: list[tuple[Question, SearchResult, float]] = []
     least = math.inf
     for target in targets:
         asked = replace(question, target=target.within(least))
-        found = search(asked) if asked.target.count else Found(None, (), (), 0)
+        found = search(asked) if asked.target.count else SearchResult(None, (), (), 0)
         cost = target.cost(found.choice.devices) if found.choice else None
         answers.append((replace(asked, target=target), found, least))
         least = min(least, math.inf if cost is None else cost)
@@ -44,7 +44,7 @@ def cheapest(
 
 def preferred(
     question: Question, targets: Sequence[Target]
-) -> tuple[Question, Found, tuple[Dearer, ...]]:
+) -> tuple[Question, SearchResult, tuple[Dearer, ...]]:
     """As `cheapest`, among powers of two and whole nodes; among all partitions if none of these
     meets the goal.
     """
@@ -54,12 +54,12 @@ def preferred(
     return cheapest(question, targets)
 
 
-def _cost(answer: tuple[Question, Found, float]) -> float | None:
+def _cost(answer: tuple[Question, SearchResult, float]) -> float | None:
     question, found, _ = answer
     return question.target.cost(found.choice.devices) if found.choice else None
 
 
-def _why(question: Question, found: Found, budget: float) -> str:
+def _why(question: Question, found: SearchResult, budget: float) -> str:
     """Explains why a target was not chosen. `budget` is the price per hour up to which deployments
     were searched.
     """
@@ -74,7 +74,7 @@ def _why(question: Question, found: Found, budget: float) -> str:
     return f"{head}; {why}" if why else head
 
 
-def closest(found: Found) -> str:
+def closest(found: SearchResult) -> str:
     """Explains why no deployment meets the goal: how close the best simulated one came or, if none
     was simulated, why none fits.
     """

@@ -149,7 +149,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """Result of a search: the chosen trial, the other trials, and partitions that do not fit."""
 
     choice: Trial | None
@@ -189,7 +189,7 @@ class Question:
         return [cut for cut in found if not self.usual or cut.is_usual(self.target.per_node)]
 
 
-def search(question: Question) -> Found:
+def search(question: Question) -> SearchResult:
     """Find the deployment that meets the goal on the fewest devices of the target."""
     target, goal, speed = question.target, question.goal, question.speed
     question = replace(question, cuts=question.allowed)
@@ -222,7 +222,7 @@ def search(question: Question) -> Found:
     held.sort(key=_preference)
     choice = held[0] if held else None
     misfits.sort(key=lambda misfit: sizes.get(misfit[0], 0))
-    return Found(choice, (*held[1:], *lost), tuple(misfits), len(held) + len(lost))
+    return SearchResult(choice, (*held[1:], *lost), tuple(misfits), len(held) + len(lost))
 
 
 def _too_many(replicas: int, asked: bool) -> str:

@@ -13,7 +13,7 @@ from penstock_ops.plan.hardware import Target
 from penstock_ops.plan.lines import columns, human
 from penstock_ops.plan.memory import Memory
 from penstock_ops.plan.prices import closest
-from penstock_ops.plan.search import Found, Question
+from penstock_ops.plan.search import Question, SearchResult
 
 VENDORS = ("NVIDIA ", "AMD ")
 
@@ -63,7 +63,7 @@ def misfit(memory: Memory, placement: Placement) -> str:
     )
 
 
-def fails(question: Question, found: Found) -> str:
+def fails(question: Question, found: SearchResult) -> str:
     """The verdict if nothing on the target meets the goal: how close the best one came."""
     why = closest(found)
     return f"Does not hold the goal: {place(question.target)}{f'; {why}' if why else ''}."

@@ -16,13 +16,13 @@ from penstock.executor.nodes.messages import (
     Called,
     End,
     Ended,
-    Gone,
     Job,
     Made,
     Make,
     Message,
     MessageError,
     Opened,
+    RankLoss,
     Refused,
     Start,
     Started,
@@ -152,7 +152,7 @@ class AgentSession:
             handle.end(gone.reason)
         if not self._over:
             with suppress(ConnectionError):
-                self._stream.send(encode(Gone(gone.rank, gone.reason, gone.killed)))
+                self._stream.send(encode(RankLoss(gone.rank, gone.reason, gone.killed)))
 
     def _close(self, notice: float) -> None:
         self._over = True

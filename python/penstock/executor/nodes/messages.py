@@ -10,8 +10,8 @@ engine -> node     Opened
 engine -> node     End       node -> engine   Ended
 ```
 
-A node may send `Gone` and `Unable` at any time. No message contains a secret: both sides derive the
-keys from the cluster's key and the session.
+A node may send `RankLoss` and `Unable` at any time. No message contains a secret: both sides derive
+the keys from the cluster's key and the session.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class RankLoss:
     """A rank ended without a request to end."""
 
     rank: int
@@ -134,7 +134,18 @@ class Ended:
 
 
 Message = (
-    Hello | Refused | Make | Made | Start | Started | Called | Opened | Gone | Unable | End | Ended
+    Hello
+    | Refused
+    | Make
+    | Made
+    | Start
+    | Started
+    | Called
+    | Opened
+    | RankLoss
+    | Unable
+    | End
+    | Ended
 )
 M = TypeVar("M", bound=Message)
 TYPES: dict[str, type[Message]] = {kind.__name__: kind for kind in get_args(Message)}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 from penstock.core import PenstockError
-from penstock.executor.nodes.messages import End, Ended, Gone, Started, Unable, decode, encode
+from penstock.executor.nodes.messages import End, Ended, RankLoss, Started, Unable, decode, encode
 from penstock.executor.nodes.rank_assignment import Node
 from penstock.executor.nodes.rendezvous import Member
 from penstock.executor.processes import Processes, RankExit
@@ -110,7 +110,7 @@ class World:
         message, now = decode(data), time.monotonic()
         if isinstance(message, Started):
             self._remote_pids[node.id] = message.pids
-        elif isinstance(message, Gone):
+        elif isinstance(message, RankLoss):
             account = CAUSE if message.killed else END
             gone = RankExit(message.rank, message.reason, now, message.killed)
             self._losses.put(Loss(account, gone))

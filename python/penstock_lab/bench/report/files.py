@@ -31,7 +31,7 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ReadResults:
     """Results with their file names, sorted by date."""
 
     results: tuple[tuple[str, Result], ...]
@@ -39,7 +39,7 @@ class Found:
     skipped: tuple[Skipped, ...]
 
 
-def read(directory: Path) -> Found:
+def read(directory: Path) -> ReadResults:
     """Read the `*.json` files of a directory.
 
     Raises:
@@ -64,7 +64,7 @@ def read(directory: Path) -> Found:
         if not kept:
             skipped.append(Skipped(clean(path.name), "holds no result of a benchmark"))
     results.sort(key=lambda found: (str(found[1].get("date", "")), found[0]))
-    return Found(tuple(results), comparison, tuple(skipped))
+    return ReadResults(tuple(results), comparison, tuple(skipped))
 
 
 def _values(path: Path) -> Iterator[Any]:

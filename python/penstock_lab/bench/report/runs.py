@@ -17,7 +17,7 @@ from penstock_lab.bench.compare.summary import (
     value_of,
     workload_of,
 )
-from penstock_lab.bench.report.files import Found, Result, Skipped, mapping, number, sequence
+from penstock_lab.bench.report.files import ReadResults, Result, Skipped, mapping, number, sequence
 from penstock_lab.bench.report.request_rows import RequestRow, unfold
 from penstock_lab.bench.report.wording import at, clean
 
@@ -119,7 +119,7 @@ def spread(runs: Iterable[Run], key: str) -> Spread | None:
     return spread_of(values)
 
 
-def collect(found: Found) -> Collection:
+def collect(found: ReadResults) -> Collection:
     """Runs sorted by date. Servers are in the order of comparison.json; those that it does not list
     follow in order of appearance.
     """

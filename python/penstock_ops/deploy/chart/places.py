@@ -5,7 +5,7 @@ a plan would have numbers.
 from __future__ import annotations
 
 from penstock_ops.deploy.facts import Facts, FrontFacts, Role, ScalingFacts, ServiceFacts
-from penstock_ops.deploy.parts import Chosen, Condition, Place, Text
+from penstock_ops.deploy.parts import Chosen, Condition, Text, ValueReference
 from penstock_ops.deploy.volume_facts import VolumeFacts
 
 GROUPED = "gt (int $.Values.nodes) 1"
@@ -37,7 +37,7 @@ def places() -> Facts:
         stateful=Condition(f"and (not ({GROUPED})) $.Values.claimTemplates"),
         workload=(_either("leaderworkerset.x-k8s.io/v1", "apps/v1"), Text.at(WORKLOAD)),
         restart_policy=_text("restartPolicy"),
-        deadline=Place(DEADLINE),
+        deadline=ValueReference(DEADLINE),
         server=_role("server"),
         node=_role("node"),
         variables=_place("variables"),
@@ -174,8 +174,8 @@ def _text(path: str) -> Text:
     return Chosen.at(f"$.Values.{path}")
 
 
-def _place(path: str) -> Place:
-    return Place(f"$.Values.{path}")
+def _place(path: str) -> ValueReference:
+    return ValueReference(f"$.Values.{path}")
 
 
 def _is(path: str) -> Condition:

@@ -15,7 +15,7 @@ from penstock_ops.deploy.files import FILES
 from penstock_ops.deploy.kinds.inference_objective import inference_objective
 from penstock_ops.deploy.kinds.smoke_test import smoke_test
 from penstock_ops.deploy.kubernetes import check
-from penstock_ops.deploy.parts import Condition, Place, Text, Truth
+from penstock_ops.deploy.parts import Condition, Text, Truth, ValueReference
 from penstock_ops.deploy.settings import Settings
 
 OBJECTIVES = "range $objective, $priority := $.Values.gateway.objectives"
@@ -72,7 +72,7 @@ def _template(manifest: dict[str, object], condition: Truth) -> str:
 
 
 def _objectives(known: Facts) -> str:
-    one = dump(inference_objective(known, Text.at("$objective"), Place("$priority")))
+    one = dump(inference_objective(known, Text.at("$objective"), ValueReference("$priority")))
     each = ["---", *one.splitlines()]
     looped = [f"{{{{- {OBJECTIVES} }}}}", *each, "{{- end }}"]
     condition = known.picked

@@ -89,7 +89,7 @@ most likely tokens [rows, k] and their log-probabilities [rows, k].
 
 
 @dataclass(slots=True)
-class Found:
+class DeviceResults:
     """Results of a step on the device. Tensors are in host memory, and complete once the step is
     done.
     """
@@ -256,7 +256,7 @@ def score(logits: Tensor, tokens: Tensor, alternatives: int) -> Scored:
     return (chosen - norm).squeeze(1), ranks, ids, best - norm
 
 
-def result_of(plan: StepPlan, draws: Draws, scores: Scores, found: Found) -> StepResult:
+def result_of(plan: StepPlan, draws: Draws, scores: Scores, found: DeviceResults) -> StepResult:
     """The plan's result, from data already on the host. A sequence's drafts are accepted up to the
     first that differs from the token sampled at its position.
     """

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from penstock.backends.torch.sampling.grammars import Grammars
 from penstock.backends.torch.sampling.pooling import Pooled, vector_bytes
-from penstock.backends.torch.sampling.sampling import Draws, Found, Scores, result_of
+from penstock.backends.torch.sampling.sampling import DeviceResults, Draws, Scores, result_of
 from penstock.backends.torch.step.device import Device, Done
 from penstock.core import StepPlan, StepResult
 
@@ -33,7 +33,7 @@ class Step:
         self.draws = Draws()
         self.scores = Scores()
         self.pooled: list[Pooled] = []
-        self.found = Found()
+        self.found = DeviceResults()
         self._before = before
         self._done: Done | None = None
         self._result: StepResult | None = None
