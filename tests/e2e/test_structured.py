@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from tests.e2e import sse
 from tests.e2e.conftest import Serve
-from tests.e2e.server import Server, metric
+from tests.e2e.server import HANG, Server, metric
 
 ASK = [{"role": "user", "content": "Name a person and their age."}]
 SCHEMA = {
@@ -229,7 +229,7 @@ def test_large_grammars_answer_in_time(
     (field,) = extra
     body = {"messages": ASK, "max_tokens": 3, **extra}
     with server.client() as client:
-        found = client.post("/v1/chat/completions", json=body, timeout=30)
+        found = client.post("/v1/chat/completions", json=body, timeout=HANG)
     if found.status_code == 200:
         assert found.json()["choices"][0]["finish_reason"] in ("length", "stop")
     else:

@@ -279,8 +279,8 @@ impl SharedHeads<'_> {
     /// No two live parts overlap.
     #[allow(clippy::mut_from_ref)]
     pub(crate) unsafe fn slice(&self, row: usize, head: usize, len: usize) -> &mut [f32] {
-        // SAFETY: the caller guarantees that live parts do not overlap; `SharedSlice::slice` checks the
-        // bounds.
+        // SAFETY: the caller guarantees that live parts do not overlap; `SharedSlice::slice` checks
+        // the bounds.
         unsafe { self.rows.slice(self.start(row, head), len) }
     }
 }

@@ -6,8 +6,8 @@
 //! failure may leave a torn file under its final name, which its checksum detects at the next read.
 //!
 //! Layers, top-down: [`Disk`] is the tier; `PartFiles` reads and writes parts; `Room` enforces the
-//! size limit; `Directory` detects changes by other processes. `DiskState` is this process's view: the
-//! known files (`index`) and their eviction order (`ranking`).
+//! size limit; `Directory` detects changes by other processes. `DiskState` is this process's view:
+//! the known files (`index`) and their eviction order (`ranking`).
 
 pub mod admin;
 mod budget;
