@@ -25,7 +25,7 @@ from penstock.config.machine import free_port
 from tests.processes import descendants, is_alive
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-HANG = 60.0
+HANG = 180.0
 TOKEN = secrets.token_hex(32)
 """One for all clusters: a process reads it once."""
 STORE = 100 << 20
@@ -50,6 +50,7 @@ def environment() -> dict[str, str]:
     """For clusters, and for what joins them."""
     paths = [str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
     own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, "RAY_USAGE_STATS_ENABLED": "0"}
+    own["RAY_raylet_start_wait_time_s"] = f"{HANG:.0f}"
     return {**os.environ, **QUICK_CHECKS, **own, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
