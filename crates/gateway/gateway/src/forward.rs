@@ -16,7 +16,7 @@ use crate::call::ProxiedRequest;
 use crate::charge::Charge;
 use crate::failover::RequestContext;
 use crate::flow::Turn;
-use crate::gateway::{Gateway, OpenRequest};
+use crate::gateway::{Gateway, RequestPermit};
 use crate::headers::{name_replica, to_client};
 use crate::hedge::attempt_hedged;
 use crate::models::Destination;
@@ -38,7 +38,7 @@ pub(crate) async fn forward(
 
 async fn answered(gateway: &Arc<Gateway>, request: Request<Body>) -> Result<Response, Failure> {
     let arrived = Instant::now();
-    let place = gateway.admit()?;
+    let permit = gateway.admit()?;
     let mut call = ProxiedRequest::read(gateway, request).await?;
     let destination = gateway.destination(call.asked.as_deref(), None)?;
     if let Some(renamed) = &destination.renamed {
@@ -49,7 +49,7 @@ async fn answered(gateway: &Arc<Gateway>, request: Request<Body>) -> Result<Resp
         gateway,
         pool: Some(destination.pool.clone()),
     };
-    let answer = in_turn(gateway, call, destination, (place, arrived)).await;
+    let answer = in_turn(gateway, call, destination, (permit, arrived)).await;
     departure.pool = None;
     answer
 }
@@ -74,7 +74,7 @@ async fn in_turn(
     gateway: &Arc<Gateway>,
     mut call: ProxiedRequest,
     destination: Destination,
-    (place, arrived): (OpenRequest, Instant),
+    (permit, arrived): (RequestPermit, Instant),
 ) -> Result<Response, Failure> {
     let model = destination.renamed.as_deref().or(call.asked.as_deref());
     let model = model.unwrap_or_default();
@@ -88,7 +88,7 @@ async fn in_turn(
         let mut charge = Charge::begin(pool, caller, call.price, &call.prompt);
         let lost = match round(gateway, &call, (&destination, model), turn, arrived).await {
             Ok(answer) => {
-                let (answer, inside) = ((charge, answer), (place, arrived));
+                let (answer, inside) = ((charge, answer), (permit, arrived));
                 return Ok(relayed(gateway, call, &destination, answer, inside));
             }
             Err(lost) => lost,
@@ -153,7 +153,7 @@ fn relayed(
     call: ProxiedRequest,
     destination: &Destination,
     (charge, answer): (Charge, Answer),
-    (place, arrived): (OpenRequest, Instant),
+    (permit, arrived): (RequestPermit, Instant),
 ) -> Response {
     let Answer { response, routed } = answer;
     let (mut parts, body) = response.into_parts();
@@ -180,7 +180,7 @@ fn relayed(
         (charge, routed),
         body,
         &mut parts,
-        place,
+        permit,
         arrived,
     );
     Response::from_parts(parts, Body::new(body))

@@ -55,9 +55,9 @@ pub struct Gateway {
 
 /// A permit among the requests in flight, held by an admitted request until its response ends.
 #[derive(Debug)]
-pub(crate) struct OpenRequest(Arc<AtomicUsize>);
+pub(crate) struct RequestPermit(Arc<AtomicUsize>);
 
-impl Drop for OpenRequest {
+impl Drop for RequestPermit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
@@ -125,17 +125,17 @@ impl Gateway {
     ///
     /// # Errors
     /// 503 while draining, 429 at the maximum number of requests in flight.
-    pub(crate) fn admit(&self) -> Result<OpenRequest, ApiError> {
+    pub(crate) fn admit(&self) -> Result<RequestPermit, ApiError> {
         if self.draining() {
             return Err(ApiError::unavailable("The gateway is shutting down.", 5));
         }
-        let place = OpenRequest(self.open.clone());
+        let permit = RequestPermit(self.open.clone());
         if self.open.fetch_add(1, Ordering::AcqRel) >= self.config.max_requests {
             self.metrics.refused();
-            drop(place);
+            drop(permit);
             return Err(ApiError::saturated(1));
         }
-        Ok(place)
+        Ok(permit)
     }
 
     pub(crate) async fn read_body(&self, request: Request<Body>) -> Result<HeldBody, Failure> {

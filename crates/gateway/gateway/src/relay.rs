@@ -26,7 +26,7 @@ use crate::ending::EndDetector;
 use crate::events::reader;
 use crate::failover::{Failover, RequestContext, ResumeFuture};
 use crate::filter::{BodyFilter, joined};
-use crate::gateway::OpenRequest;
+use crate::gateway::RequestPermit;
 use crate::mirror::{self, Tap};
 use crate::observe::ResponseObserver;
 use crate::pool::Routed;
@@ -49,7 +49,7 @@ pub(crate) struct ResponseBody {
     stop: ShutdownWait,
     /// Copies the response to the comparison with a mirrored request.
     mirror: Option<Tap>,
-    _place: OpenRequest,
+    _permit: RequestPermit,
 }
 
 /// Source of the next bytes.
@@ -69,7 +69,7 @@ impl ResponseBody {
         (charge, routed): (Charge, Routed),
         body: Incoming,
         parts: &mut Parts,
-        place: OpenRequest,
+        permit: RequestPermit,
         arrived: Instant,
     ) -> Self {
         let call = &trip.call;
@@ -100,7 +100,7 @@ impl ResponseBody {
             ending,
             failover,
             mirror,
-            _place: place,
+            _permit: permit,
         }
     }
 

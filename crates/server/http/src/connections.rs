@@ -50,8 +50,8 @@ impl Connections {
     }
 }
 
-/// State shared by all connections.
-struct Acceptor {
+/// Router and limits of all connections of a listener.
+struct ConnectionContext {
     router: Router,
     limits: Limits,
 }
@@ -64,7 +64,7 @@ async fn accept_all(
 ) {
     let graceful = GracefulShutdown::new();
     let open = Arc::new(OpenConnections::new(&limits));
-    let shared = Arc::new(Acceptor { router, limits });
+    let shared = Arc::new(ConnectionContext { router, limits });
     let (ending, ended) = watch::channel(());
     let patience = loop {
         let accepted = async {
@@ -95,7 +95,7 @@ async fn accept_all(
 /// Serves a connection until it ends, or is closed to make room.
 async fn serve(
     socket: Socket,
-    shared: Arc<Acceptor>,
+    shared: Arc<ConnectionContext>,
     entry: Entry,
     watcher: Watcher,
     ended: watch::Receiver<()>,
@@ -130,7 +130,7 @@ async fn serve(
 /// hyper has already sent an error response where possible.
 async fn converse<S>(
     stream: S,
-    shared: &Acceptor,
+    shared: &ConnectionContext,
     entry: &Entry,
     watcher: Watcher,
     mut ended: watch::Receiver<()>,

@@ -11,7 +11,7 @@ use penstock_api_types::{ApiError, anthropic_error};
 use penstock_extproc::{Head, Refusal};
 use penstock_http::{BodyError, TraceContext, id_of};
 
-use crate::gateway::{Gateway, OpenRequest};
+use crate::gateway::{Gateway, RequestPermit};
 use crate::paths::check_path;
 
 /// An admitted request.
@@ -24,7 +24,7 @@ pub(crate) struct Inside {
     pub(crate) permit: Option<CallerPermit>,
     /// `None`: the access log is off.
     pub(crate) record: Option<AccessRecord>,
-    _place: OpenRequest,
+    _request_permit: RequestPermit,
 }
 
 impl Inside {
@@ -35,7 +35,7 @@ impl Inside {
     pub(crate) fn admit(gateway: &Arc<Gateway>, head: &Head, name: Name) -> Result<Self, ApiError> {
         let permit = gateway.guard.admit(&as_request(head)?)?;
         check_path(&name.path)?;
-        let place = gateway.admit()?;
+        let request_permit = gateway.admit()?;
         let encoding = head.headers.get(header::CONTENT_ENCODING);
         if encoding.is_some_and(|e| !e.as_bytes().eq_ignore_ascii_case(b"identity")) {
             return Err(Failure::from(BodyError::Encoded).0);
@@ -46,7 +46,7 @@ impl Inside {
             arrived: Instant::now(),
             permit,
             record: gateway.config.access_log.then(AccessRecord::default),
-            _place: place,
+            _request_permit: request_permit,
         })
     }
 }
