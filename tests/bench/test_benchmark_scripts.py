@@ -7,7 +7,6 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -16,44 +15,15 @@ from typing import Any
 import pytest
 
 import penstock
-
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+from tests.bench.scripts import BENCHMARKS, imported
 
 
 @pytest.fixture(scope="module")
 def scripts() -> Iterator[dict[str, ModuleType]]:
-    """The scripts, imported as Python does when it runs one: with their directory first on the
-    path.
-    """
-    before = set(sys.modules)
-    sys.path.insert(0, str(BENCHMARKS))
-    try:
-        import client_agreement
-        import client_speed
-        import sim_calibration
-        from support import clients, facts, fitting, servers, watching
-
-        found = (
-            client_agreement,
-            client_speed,
-            sim_calibration,
-            clients,
-            facts,
-            fitting,
-            servers,
-            watching,
-        )
-        yield {module.__name__.removeprefix("support."): module for module in found}
-    finally:
-        sys.path.remove(str(BENCHMARKS))
-        for name in set(sys.modules) - before:
-            if name.split(".")[0] in (
-                "support",
-                "client_agreement",
-                "client_speed",
-                "sim_calibration",
-            ):
-                del sys.modules[name]
+    names = ("client_agreement", "client_speed", "sim_calibration")
+    support = ("clients", "facts", "fitting", "servers", "watching")
+    with imported(*names, *(f"support.{name}" for name in support)) as modules:
+        yield dict(zip((*names, *support), modules, strict=True))
 
 
 def engine_us(timing: dict[str, float], prompt: int, budget: int) -> float:

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+from tests.bench.scripts import imported
 
 
 @pytest.fixture(scope="module")
 def script() -> Iterator[ModuleType]:
-    before = set(sys.modules)
-    sys.path.insert(0, str(BENCHMARKS))
-    try:
-        import kv_eviction
-
-        yield kv_eviction
-    finally:
-        sys.path.remove(str(BENCHMARKS))
-        for name in set(sys.modules) - before:
-            if name.split(".")[0] in ("support", "kv_eviction"):
-                del sys.modules[name]
+    with imported("kv_eviction") as (module,):
+        yield module
 
 
 def test_a_prompt_s_prefix_is_counted_in_blocks_tokens_and_time(

@@ -34,6 +34,7 @@ from benchmarks.gpu.shapes import TINY, write_checkpoint  # noqa: E402
 from benchmarks.gpu.shares import Share  # noqa: E402
 from benchmarks.gpu.sizes import BLOCK, DRY  # noqa: E402
 from benchmarks.gpu.timing import Compiler, Timing  # noqa: E402
+from tests.processes import is_alive  # noqa: E402
 
 REPOSITORY = Path(__file__).parents[4]
 
@@ -140,17 +141,9 @@ def test_a_part_that_takes_too_long_is_stopped_with_its_ranks(tmp_path: Path) ->
         assert run.ended(process, 0.2) == "stopped after 0 s"
         assert process.returncode is not None
     end = time.monotonic() + 10
-    while alive(child) and time.monotonic() < end:
+    while is_alive(child) and time.monotonic() < end:
         time.sleep(0.01)
-    assert not alive(child)
-
-
-def alive(process: int) -> bool:
-    try:
-        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state not in "XZ"
+    assert not is_alive(child)
 
 
 def test_failures_keep_their_status() -> None:
