@@ -2,10 +2,10 @@
 
     python benchmarks/routing_published.py [--repeats 4] [--compression 20]
 
-The comparison is that of source 000 (docs/sources.md): three replicas of QwQ-32B with vLLM 0.7.2,
-each TP2 x PP2, behind a plain route and behind a route that sees the load. Its load is played by
-`penstock bench serve` through a `penstock gateway` on three servers of `penstock sim`, whose step
-times are divided by `--compression`; the results are multiplied by it.
+Source 000 (docs/sources.md) compares a plain route with a route that sees the load, before three
+replicas of QwQ-32B with vLLM 0.7.2, each TP2 x PP2. Here `penstock bench serve` sends the same load
+through a `penstock gateway` to three servers of `penstock sim`. Step times are divided by
+`--compression`, and the results are multiplied by it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from support.servers import HERE, Server
 
 from penstock_lab.bench.report import drawing
 from penstock_lab.bench.report.charts import Axis, Plot, Point, Series
+from penstock_lab.bench.routing import policy
 from penstock_lab.bench.routing.replay import unevenness
 
 PUBLISHED: Mapping[str, Mapping[str, float]] = {
@@ -83,13 +84,9 @@ DECODE_MS = 0.85
 """Milliseconds that a sequence of this load adds to a decode step: `penstock plan QwQ-32B --on
 a10-24gb:4 --engine vllm -tp 2 -pp 2 --concurrency 2,4`, difference of TPOT.
 """
-POLICIES: Mapping[str, Mapping[str, object] | None] = {
-    "round robin": {"picker": "round-robin", "scorers": []},
-    "fewest requests": {"scorers": [{"name": "running"}]},
-    "default": None,
-}
-"""Profiles of the gateway. The source's plain route was Envoy Gateway's default: the fewer requests
-of two random replicas, which lies between the first two.
+POLICIES = {"round robin": "round-robin", "fewest requests": "least-load", "default": "default"}
+"""Policies of `penstock route replay`, by title. The source's plain route was Envoy Gateway's
+default: the replica with fewer requests of two random ones, which is between the first two.
 """
 PROSE = (
     "Published: source 000 (docs/sources.md), three replicas of QwQ-32B with vLLM 0.7.2, TP2 x",
@@ -97,14 +94,14 @@ PROSE = (
     "Here: three processes of `penstock sim`, `penstock gateway` and `penstock bench serve`, fresh",
     "for each run; policies alternate, each repeat has its own seed. Means, with the range.",
     "",
-    "Modelled are the engines. Their scheduler is Penstock's, not vLLM's, and a step covers the",
+    "The engines are modelled. Their scheduler is Penstock's, not vLLM's, and a step covers the",
     "whole pipeline. A decode step of ten sequences takes the published median ITL of the plain",
-    "route, and a prompt token what its mean ITL exceeds the median by. The KV pool of a replica,",
-    f"{KV_TOKENS:,} tokens, is an assumption, because the source names no device: with it requests",
+    "route; the time of a prompt token follows from its mean ITL minus the median. A replica's KV",
+    f"pool, {KV_TOKENS:,} tokens, is an assumption: the source names no device. With it, requests",
     "wait for memory now and then. TTFT and every difference between two policies are predictions.",
     "Prefix caching is off, as it was by default in vLLM 0.7.2.",
     "The source's plain route is Envoy Gateway's default: the one with fewer requests of two",
-    "random replicas. It lies between round robin and fewest requests, which compares all three.",
+    "random replicas, which is between round robin and fewest requests of all three.",
 )
 ROWS = {
     "duration, s": ("duration", 0),
@@ -138,7 +135,7 @@ def prompt_ms(published: Mapping[str, float]) -> float:
 
 
 def engine(compression: float) -> dict[str, object]:
-    """Profile of a replica whose steps are `compression` times as fast as those of the source."""
+    """Profile of a replica whose step times are the source's, divided by `compression`."""
     published = PUBLISHED["plain"]
     base = published["median_itl_ms"] - DECODE_MS * CLIENTS / REPLICAS
     us = 1e3 / compression
@@ -181,7 +178,7 @@ class Bench:
         self._compression = compression
         self.commands: dict[str, str] = {}
 
-    def run(self, policy: str, seed: int) -> dict[str, Any]:
+    def run(self, title: str, seed: int) -> dict[str, Any]:
         """Run the load once on fresh replicas and a fresh gateway."""
         with TemporaryDirectory(prefix="routing-") as name, ExitStack() as servers:
             directory = Path(name)
@@ -195,19 +192,19 @@ class Bench:
             words = ["gateway"]
             for replica in replicas:
                 words += ["--backend", replica.url]
-            if POLICIES[policy] is not None:
+            if profile := policy(POLICIES[title]).spec["profile"]:
                 routing = directory / "routing.json"
-                routing.write_text(json.dumps(POLICIES[policy]))
+                routing.write_text(json.dumps(profile))
                 words += ["--profile", str(routing)]
             gateway = servers.enter_context(Server(words, (), directory / "gateway.log"))
-            self._note(f"gateway, {policy}", gateway.words)
+            self._note(f"gateway, {title}", gateway.words)
             self._note("replica", replicas[0].words)
             samples = self._load(gateway, replicas, directory, seed)
             result = json.loads((directory / "run.json").read_text())
             if result["failed"]:
-                raise SystemExit(f"{policy}: {result['failed']} requests failed")
+                raise SystemExit(f"{title}: {result['failed']} requests failed")
             pages = [replica.counters() for replica in replicas]
-        return self._summary(policy, seed, result, samples, pages)
+        return self._summary(title, seed, result, samples, pages)
 
     def _load(
         self, gateway: Server, replicas: Sequence[Server], directory: Path, seed: int
@@ -233,7 +230,7 @@ class Bench:
 
     def _summary(
         self,
-        policy: str,
+        title: str,
         seed: int,
         result: Mapping[str, Any],
         samples: list[list[float]],
@@ -246,7 +243,7 @@ class Bench:
         served = 1e3 * total(f"{TTFT}_sum") / REQUESTS
         used = [row[1:] for row in samples if any(row[1:])]
         return {
-            "policy": policy,
+            "policy": title,
             "seed": seed,
             **in_modelled_time(result, self._compression),
             "unevenness": unevenness(used),
@@ -271,26 +268,21 @@ def spread(values: Sequence[float], decimals: int) -> str:
     return f"{mean} ({min(values):,.{decimals}f} to {max(values):,.{decimals}f})"
 
 
-def policies(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [name for name in POLICIES if any(run["policy"] == name for run in runs)]
-
-
-def values(runs: Sequence[Mapping[str, Any]], policy: str, key: str) -> list[float]:
-    return [run[key] for run in runs if run["policy"] == policy]
+def values(runs: Sequence[Mapping[str, Any]], title: str, key: str) -> list[float]:
+    return [run[key] for run in runs if run["policy"] == title]
 
 
 def table(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Markdown table: the published results, and ours by policy."""
-    names = policies(runs)
     rows = []
-    for title, (key, decimals) in ROWS.items():
+    for row, (key, decimals) in ROWS.items():
         published = [
             f"{one[key]:,.{decimals}f}" if key in one else "" for one in PUBLISHED.values()
         ]
-        own = [spread(values(runs, name, key), decimals) for name in names]
-        rows.append([title, *published, *own])
+        own = [spread(values(runs, title, key), decimals) for title in POLICIES]
+        rows.append([row, *published, *own])
     return facts.table(
-        ("", "published: plain", "aware", *(f"here: {name}" for name in names)), rows
+        ("", "published: plain", "aware", *(f"here: {title}" for title in POLICIES)), rows
     )
 
 
@@ -301,7 +293,7 @@ def gain(of: Sequence[float], beside: Sequence[float]) -> str:
 def gains(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Markdown table: the published change, and the default's beside each plain policy."""
     plain, aware = PUBLISHED["plain"], PUBLISHED["aware"]
-    others = [name for name in policies(runs) if name != "default"]
+    others = [title for title in POLICIES if title != "default"]
     rows = []
     for title, key in (
         ("mean TTFT", "mean_ttft_ms"),
@@ -392,9 +384,8 @@ def main() -> None:
     bench, runs = Bench(given.compression), []
     known = facts.gather(given.peers, [], sys.argv)
     for repeat in range(given.repeats):
-        order = list(POLICIES)[:: -1 if repeat % 2 else 1]
-        for policy in order:
-            runs.append(bench.run(policy, seed=1 + repeat))
+        for title in list(POLICIES)[:: -1 if repeat % 2 else 1]:
+            runs.append(bench.run(title, seed=1 + repeat))
             print(json.dumps(without_samples(runs[-1])), flush=True)
     stem = facts.stem("routing-published", given.results)
     pictures = drawing.write(drawing.draw([chart(run) for run in runs[: len(POLICIES)]]), stem)
