@@ -175,7 +175,7 @@ serve: runnable ## serve the default model on PORT (8000) until Ctrl-C
 	@exec $(BIN)/penstock serve smollm2 --port $(PORT)
 
 # All suites run even when one fails, so that one run shows everything; the summary decides the exit status. Three run at
-# a time, because tests of servers mostly wait: the longest first, those of servers before the others on the processors.
+# a time, because tests of servers mostly wait: the longest first, server suites with the higher priority.
 # Rust's tests print as they run; the others write logs, which are printed at the end.
 e2e = $(wildcard $(patsubst %,tests/e2e/test_%.py,$(1)))
 KV := $(call e2e,kv_*)

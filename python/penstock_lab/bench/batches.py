@@ -151,9 +151,7 @@ class InProcess:
         options: Mapping[str, Any] = settings
         self._llm: LLM = LLM(parsed.model, **options)
         self._ids_only = options.get("load_format") == "dummy" or self._llm.textless
-        """Prompts for random weights are token ids, because a dummy model need not have a
-        tokenizer.
-        """
+        """Whether prompts are token ids, because the model may have no tokenizer."""
         self._vocabulary = self._llm.llm_engine.get_model_config().get_vocab_size()
         # The checkpoint's defaults, overridden by flags. `ignore_eos` makes output lengths exact.
         given = {name: getattr(parsed, name) for name in KNOWN if getattr(parsed, name) is not None}

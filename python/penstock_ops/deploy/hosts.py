@@ -13,7 +13,7 @@ from penstock_ops.deploy.quoting import plain, shell, unit, unit_program, unit_v
 from penstock_ops.deploy.settings import Settings
 
 HERE = "127.0.0.1"
-OF_NODES = ("--nnodes", "--node-rank", "--master-addr", "--distributed-timeout-seconds")
+NODE_FLAGS = ("--nnodes", "--node-rank", "--master-addr", "--distributed-timeout-seconds")
 UNIT = """\
 # {title}, made by `penstock deploy systemd`. Install it as /etc/systemd/system/{name}.service.
 [Unit]
@@ -171,11 +171,11 @@ def local_command(settings: Settings, port: int, metrics_port: int) -> list[str]
 
 def node_flags(settings: Settings, host: str, port: int, metrics_port: int) -> list[str]:
     """The flags of `penstock serve` that all nodes of the plan's only replica share, without the
-    model, whose path is a node's own, and without those of `--nnodes`. The server listens at the
-    address `host`.
+    model, whose path is a node's own, and without NODE_FLAGS. The server listens at the address
+    `host`.
     """
     words = map(plain, pods(settings).command(settings, True)[len(PROGRAM) + 2 :])
-    kept = [word for word in words if word.partition("=")[0] not in OF_NODES]
+    kept = [word for word in words if word.partition("=")[0] not in NODE_FLAGS]
     return _listening(kept, host, port, metrics_port)
 
 

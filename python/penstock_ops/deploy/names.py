@@ -71,6 +71,7 @@ def check_names(parsed: argparse.Namespace) -> None:
 def _check(flag: str, text: str) -> None:
     if wrong := control_character(text):
         raise InvalidValueError(flag, text, f"no control characters; it has {wrong}")
-    is_valid, expected = RULES.get(flag, (bool, ""))
-    if not is_valid(text):
-        raise InvalidValueError(flag, text, expected)
+    if flag in RULES:
+        is_valid, expected = RULES[flag]
+        if not is_valid(text):
+            raise InvalidValueError(flag, text, expected)
