@@ -403,6 +403,9 @@ def test_qwen3_in_8_bit_floats_has_scales_beside_them(load_hf: Any) -> None:
     other = {**stored, "weight_block_size": [64, 64]}
     with pytest.raises(ModelError, match="weight_block_size"):
         load_hf({**QWEN3_MOE, "quantization_config": other})
+    beside = {"producer": {"name": "modelopt"}}
+    again = load_hf({**QWEN3_MOE, "quantization_config": stored}, hf_quant_config=beside)
+    assert again.weights.layers[1] == layer
 
 
 def test_transformers_5_writes_the_experts_under_another_name(load_hf: Any) -> None:

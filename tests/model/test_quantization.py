@@ -214,6 +214,21 @@ def test_older_keys_and_files() -> None:
     assert quantization(Fields(FILE, {})) is None
 
 
+@pytest.mark.parametrize(
+    "beside",
+    [
+        {"producer": {"name": "modelopt"}},
+        {"quantization": {"quant_algo": None, "kv_cache_quant_algo": "FP8"}},
+    ],
+)
+def test_a_file_beside_that_leaves_weights_alone_changes_nothing(
+    beside: dict[str, object],
+) -> None:
+    config = Fields(FILE, {"quantization_config": GPTQ})
+    assert quantization(config, beside) == quantization(config)
+    assert quantization(Fields(FILE, {}), beside) is None
+
+
 def test_schemes_in_words() -> None:
     settings = GPTQ | {"desc_act": True, "sym": False, "group_size": 32}
     assert read(settings).describe() == (

@@ -14,6 +14,7 @@ from penstock.backends import load_backend
 from penstock.cli.main import main
 from penstock.core import PenstockError
 from penstock.model import load_model
+from penstock.model.errors import ModelError
 from penstock.model.sharding import plan_grid
 from penstock.model.sizing import Matrix, whole
 from penstock_ops.plan import modules
@@ -316,6 +317,14 @@ def test_kv_is_of_the_type_that_the_checkpoint_asks_for(
     assert found == [["64.00"], ["128.00"], ["128.00"]]
 
 
+def test_a_file_beside_may_quantise_the_kv_alone(directory: Callable[..., Path]) -> None:
+    made = directory(LLAMA)
+    settings = {"quant_algo": None, "kv_cache_quant_algo": "FP8"}
+    (made / "hf_quant_config.json").write_text(json.dumps({"quantization": settings}))
+    subject = read_subject(str(made))
+    assert (subject.kv, subject.weights.name, subject.refused) == ("fp8", "bf16", "")
+
+
 def test_integers_without_groups_have_a_name(model: Model) -> None:
     scheme = {"num_bits": 8, "type": "int", "strategy": "channel", "group_size": None}
     assert model(LLAMA, quantization_config=groups((["Linear"], scheme))).weights.name == (
@@ -347,6 +356,24 @@ def test_bytes_of_files_come_from_their_headers(family: str) -> None:
     subject = read_subject(str(TINY / family))
     assert subject.file_bytes == subject.weights.bytes(whole(subject.spec))
     assert not subject.refused
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        [],
+        {"a": []},
+        {"a": {"dtype": "F32"}},
+        {"a": {"data_offsets": [1]}},
+        {"a": {"data_offsets": ["0", "4"]}},
+    ],
+)
+def test_a_damaged_header_is_one_error(directory: Callable[..., Path], header: object) -> None:
+    content = json.dumps(header).encode()
+    weights = directory(LLAMA) / "model.safetensors"
+    weights.write_bytes(len(content).to_bytes(8, "little") + content)
+    with pytest.raises(ModelError, match=r"model\.safetensors: the header "):
+        read_subject(str(weights.parent))
 
 
 def test_a_directory_with_nothing_but_its_config(model: Model) -> None:

@@ -73,19 +73,22 @@ def tensor_names(directory: Path) -> set[str]:
     index, whole = (directory / f"model.safetensors{end}" for end in (".index.json", ""))
     if index.is_file():
         return set(weight_map(index))
-    names = safetensors_header(whole) if whole.exists() else None
-    return set(names) - {"__metadata__"} if isinstance(names, dict) else set()
+    names = safetensors_header(whole) if whole.exists() else ()
+    return set(names) - {"__metadata__"}
 
 
-def safetensors_header(file: Path) -> object:
+def safetensors_header(file: Path) -> dict[str, object]:
     """The JSON header of a safetensors file. Raises ModelError."""
     try:
         with file.open("rb") as opened:
             size = int.from_bytes(opened.read(8), "little")
             if size > LARGEST_JSON:
                 raise ModelError(file, f"a header of {size} bytes; at most {LARGEST_JSON} are read")
-            return json.loads(opened.read(size))
+            header = json.loads(opened.read(size))
     except OSError as error:
         raise ModelError(file, error.strerror or str(error)) from error
     except (ValueError, RecursionError) as error:
         raise ModelError(file, f"the header is not valid JSON: {error}") from error
+    if not isinstance(header, dict):
+        raise ModelError(file, "the header is not a JSON object")
+    return header

@@ -153,7 +153,8 @@ def map_hf(config: Fields, modelopt: dict[str, object] | None = None) -> tuple[s
     """
     if modelopt is None:
         modelopt = read_optional_object(config.file.with_name(MODELOPT))
-    if modelopt and settings(config, modelopt) is not None:
+    stated = settings(config, modelopt)
+    if stated is not None and stated.file != config.file:
         raise refusal(config, modelopt)
     architecture = _hf_architecture(config)
     spec, weights = HF_ARCHITECTURES[BASES.get(architecture, architecture)](config)

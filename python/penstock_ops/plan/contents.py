@@ -78,8 +78,8 @@ def read_contents(path: Path) -> Contents:
     return Contents(file.name, fields, tensors)
 
 
-def _add_header(tensors: dict[str, Tensors], header: object) -> None:
-    for entry in header.values() if isinstance(header, dict) else ():
+def _add_header(tensors: dict[str, Tensors], header: Mapping[str, object]) -> None:
+    for entry in header.values():
         match entry:
             case {"dtype": str(kind), "shape": [*shape], "data_offsets": [int(start), int(end)]}:
                 if all(isinstance(size, int) for size in shape):

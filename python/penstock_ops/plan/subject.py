@@ -22,11 +22,18 @@ from penstock.hub.locate import cached_configuration, configuration, is_here
 from penstock.model.errors import ModelError
 from penstock.model.families import HF_ARCHITECTURES
 from penstock.model.fields import Fields
-from penstock.model.files import read_object, read_optional_object
+from penstock.model.files import read_object, read_optional_object, safetensors_header
 from penstock.model.gguf import TensorRow, native_reader
 from penstock.model.headless import BASES
 from penstock.model.load import CONFIG, load_model, map_hf
-from penstock.model.quantization import KEYS, MODELOPT, quantization, settings
+from penstock.model.quantization import (
+    KEYS,
+    MODELOPT,
+    modelopt_settings,
+    number_type,
+    quantization,
+    settings,
+)
 from penstock.model.sizing import Matrix, Part
 from penstock.model.spec import DecoderSpec, Layer, WeightRecipes
 from penstock_ops.plan.catalogue import Entry, find, hint
@@ -36,7 +43,6 @@ from penstock_ops.plan.shape import read_shape, text_part
 from penstock_ops.plan.weights import PARTS, WeightTypes, stored, uniform
 
 INDEX = "model.safetensors.index.json"
-HEADER_BYTES = 1 << 28
 DRAFTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
 """Keys for the number of multi-token prediction layers; publishers use different ones."""
 _USED = re.compile(r"(text_config\.)?(architectures|model_type|(torch_)?dtype|(bos|eos)_token_id)")
@@ -180,7 +186,7 @@ def _subject(
         digest="",
         spec=spec,
         weights=uniform(weights) if weights else _stored(stated, quantised, spec, recipes),
-        kv=kv_type(settings(stated, quantised)),
+        kv=kv_type(modelopt_settings(stated, quantised) or settings(stated, quantised)),
         file_bytes=None,
         refused=refused,
         notes=(*_notes(raw, config), *(() if recipes else _by_keys(config))),
@@ -198,12 +204,11 @@ def _stored(
     """The types that a checkpoint states. Raises PenstockError, which names the flag that states
     them instead.
     """
-    dtype = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
     try:
         found = quantization(config, quantised)
     except ModelError as error:
         raise PenstockError(f"{error}; {REMEDY}") from error
-    return stored(dtype, found, spec, recipes)
+    return stored(number_type(config), found, spec, recipes)
 
 
 def _spec(
@@ -272,21 +277,17 @@ def _safetensors_bytes(directory: Path) -> int | None:
 
 
 def _header_bytes(file: Path) -> int:
-    """Bytes of all tensors in a safetensors file, from its header alone."""
-    with file.open("rb") as opened:
-        size = int.from_bytes(opened.read(8), "little")
-        if size > HEADER_BYTES:
-            raise ModelError(file, f"a header of {size} bytes")
-        try:
-            header = json.loads(opened.read(size))
-        except ValueError as error:
-            raise ModelError(file, f"the header is not valid JSON: {error}") from error
-    ends = [
-        entry["data_offsets"][1]
-        for name, entry in header.items()
-        if name != "__metadata__" and isinstance(entry, dict)
-    ]
-    return max(ends, default=0)
+    """Bytes of all tensors in a safetensors file, from its header alone. Raises ModelError."""
+    ends = [0]
+    for name, entry in safetensors_header(file).items():
+        match entry:
+            case _ if name == "__metadata__":
+                continue
+            case {"data_offsets": [int(), int(end)]}:
+                ends.append(end)
+            case _:
+                raise ModelError(file, f"the header has no data_offsets for {name!r}")
+    return max(ends)
 
 
 def _read_gguf(name: str, path: Path) -> Subject:

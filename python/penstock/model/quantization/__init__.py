@@ -3,7 +3,15 @@ meaning of codes belongs to the backends.
 """
 
 from penstock.model.quantization.patterns import Pattern
-from penstock.model.quantization.read import KEYS, MODELOPT, quantization, refusal, settings
+from penstock.model.quantization.read import (
+    KEYS,
+    MODELOPT,
+    modelopt_settings,
+    number_type,
+    quantization,
+    refusal,
+    settings,
+)
 from penstock.model.quantization.scheme import Scheme, StoredTensor, tensors
 from penstock.model.quantization.settings import LINEAR, Quantization, Rule
 
@@ -16,6 +24,8 @@ __all__ = [
     "Rule",
     "Scheme",
     "StoredTensor",
+    "modelopt_settings",
+    "number_type",
     "quantization",
     "refusal",
     "settings",

@@ -68,8 +68,9 @@ class _Group:
 
 
 def ways(text: str) -> int:
-    """Upper bound for the number of ways to match a name: those of alternatives add up, those of
-    consecutive items multiply. Raises `re.error` for a repeated group, because it has no bound.
+    """Upper bound for the number of ways to match a name: the ways of alternatives are added, the
+    ways of consecutive items multiplied. Raises `re.error` for a repeated group, because it has no
+    bound.
     """
     groups = [_Group()]
     for token in _TOKEN.finditer(text):

@@ -29,11 +29,6 @@ class Pattern:
     key: str
     """Key of the settings in which the pattern occurs, for errors."""
 
-    @property
-    def is_expression(self) -> bool:
-        """Whether the user's text is more than a name or a part of one."""
-        return self.kind in ("match", "search", "glob")
-
     def expression(self) -> re.Pattern[str]:
         """The compiled form of the pattern. Raises `re.error` for an invalid expression, and for
         one that may take too long.

@@ -41,25 +41,35 @@ def quantization(
     config: Fields, modelopt: Mapping[str, object] | None = None
 ) -> Quantization | None:
     """The quantisation that config.json states, or the file MODELOPT with the content `modelopt`,
-    which takes precedence; None without either.
+    see `settings`; None without either.
 
     Raises ModelError with the key of a setting that is unknown, or has a wrong type or value.
     """
     found = settings(config, modelopt or {})
     if found is None:
         return None
-    dtype = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
-    return _reader(found)(found, dtype)
+    return _reader(found)(found, number_type(config))
+
+
+def number_type(config: Fields) -> str:
+    """The type of weights that are not quantised, by PyTorch's name."""
+    return str(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
 
 
 def settings(config: Fields, modelopt: Mapping[str, object]) -> Fields | None:
-    """The quantisation settings; None without any."""
-    beside = Fields(config.file.with_name(MODELOPT), modelopt)
-    if (inner := beside.within("quantization")) is not None:
-        return inner if inner.get("quant_algo") is not None else None
-    if "quant_algo" in modelopt:
+    """The settings of quantised weights; None without any. The file MODELOPT takes precedence if it
+    states an algorithm.
+    """
+    beside = modelopt_settings(config, modelopt)
+    if beside is not None and beside.get("quant_algo") is not None:
         return beside
     return next((found for key in KEYS if (found := config.within(key)) is not None), None)
+
+
+def modelopt_settings(config: Fields, modelopt: Mapping[str, object]) -> Fields | None:
+    """The settings in the file MODELOPT; None without any. They may quantise the KV alone."""
+    whole = Fields(config.file.with_name(MODELOPT), modelopt)
+    return whole.within("quantization") or (whole if "quant_algo" in modelopt else None)
 
 
 def _reader(found: Fields) -> Reader:

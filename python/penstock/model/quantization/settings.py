@@ -40,7 +40,7 @@ class Quantization:
 
     @property
     def schemes(self) -> tuple[Scheme, ...]:
-        """The different schemes, those of most modules first."""
+        """The different schemes, first of parts of the model, then of rules."""
         return tuple(dict.fromkeys(self._all()))
 
     def describe(self) -> str:
