@@ -89,7 +89,7 @@ FOREIGN: tuple[Foreign, ...] = (
     _refused("--hf-overrides", "change config.json, in a copy of the directory"),
     _refused("--rope-scaling", "change config.json, in a copy of the directory"),
     _refused("--rope-theta", "change config.json, in a copy of the directory"),
-    _refused("--hf-config-path", "config.json is that of the model's directory"),
+    _refused("--hf-config-path", "config.json is read from the model's directory"),
     _refused("--pooler-config", _POOLING),
     _refused("--override-pooler-config", _POOLING),
     Foreign("--structured-outputs-config", _GRAMMARS),

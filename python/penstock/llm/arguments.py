@@ -161,7 +161,9 @@ def _matches(option: Any, value: object) -> bool:
 
 
 def is_integer(value: Any) -> bool:
-    """Whether a value is an integer, perhaps of numpy or torch; a bool is none."""
+    """Whether a value is an int, or an integer of another library such as numpy or torch. A bool
+    is not.
+    """
     if isinstance(value, bool):
         return False
     try:
@@ -190,7 +192,7 @@ def _first(faults: Iterable[Fault | None]) -> Fault | None:
 
 
 def _words(options: Iterable[Any]) -> str:
-    # Several annotations may read alike, such as those of mappings.
+    # Different annotations can have the same description, such as Mapping and a TypedDict.
     *most, last = dict.fromkeys(_name(option)[0] for option in options)
     return f"{', '.join(most)} or {last}" if most else last
 

@@ -84,8 +84,8 @@ def read_prompt(prompt: Prompt, tokenizer: Tokenizer) -> ReadPrompt:
 
 
 def _token_ids(name: str, ids: Sequence[int]) -> list[int]:
-    """The ids as a list. The scheduler rejects those outside the vocabulary; here, those that are
-    no 32-bit numbers.
+    """The ids as a list. Raises InvalidValueError for an id of more than 32 bits; the scheduler
+    rejects ids outside the vocabulary.
     """
     try:
         return array("i", ids).tolist()

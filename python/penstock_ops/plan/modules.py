@@ -61,8 +61,6 @@ _OUTSIDE = re.compile(
     r"|dt_|\bgate\b|shared_expert_gate|router|kv_a_proj\b|scale|encoder"
 )
 """Words in the names of vectors, and of matrices outside the decoder's layers."""
-
-
 _STORED = {"k_b": "kv_b", "v_b": "kv_b", "q_b": "q"}
 """Roles of matrices whose recipe may have another role."""
 _VECTORS = ("Embedding", "LayerNorm", "RMSNorm")

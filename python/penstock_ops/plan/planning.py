@@ -74,8 +74,8 @@ def add_goal(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=SECONDS,
         metavar="S",
-        help="time limit of --measure, without loading; after it only what no plan can do without "
-        "is measured (default: %(default)g)",
+        help="time limit of --measure, without loading; what every plan needs is measured even "
+        "after it (default: %(default)g)",
     )
     group.add_argument(
         "--calibrate",

@@ -74,8 +74,8 @@ def measure_extra(
     subject: Subject, expected: Expected, said: Callable[[str], None], seconds: float
 ) -> Extra:
     """Serve the model and time concurrent streams; with few repeats if all take more than `seconds`
-    after the server's start. Raises PenstockError if the server does not
-    start, or if a request fails.
+    after the server's start. Raises PenstockError if the server does not start, or if a request
+    fails.
     """
     said("starting a server")
     with tempfile.TemporaryDirectory(prefix="penstock-plan-") as logs:

@@ -38,9 +38,7 @@ class TimeLimit:
         return done == 0 or self.spent * (done + 1) / done <= self._seconds
 
     def report(self, what: str) -> None:
-        """Say what is measured, and how much time is left, if the last line is EVERY seconds
-        old.
-        """
+        """Report what is measured and how much time is left, at most every EVERY seconds."""
         spent = self.spent
         if spent - self._reported >= EVERY:
             self._reported = spent
