@@ -5,6 +5,7 @@ none: each fault of a host is named with its remedy, and what was started is end
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import threading
 import time
@@ -273,6 +274,15 @@ def test_a_server_that_is_never_ready_ends(
     assert [host.ended for host in two.all] == [[True], [True]]
 
 
+@pytest.fixture(params=[signal.default_int_handler, signal.SIG_IGN])
+def of_sigint(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Of a terminal, and of a job in the background of a shell script."""
+    before = signal.signal(signal.SIGINT, request.param)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("of_sigint")
 def test_a_host_that_is_lost_under_load_interrupts_it(
     two: Hosts, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -287,6 +297,20 @@ def test_a_host_that_is_lost_under_load_interrupts_it(
     assert cause.startswith("host, beta: lost: server_state: ssh ended with status 255")
     assert "nodes: its ranks run" in page
     assert two.all[0].ended == [True]
+
+
+def test_a_load_that_a_lost_host_cuts_off_keeps_its_result(
+    two: Hosts, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def load(plan: dict[str, Any], _flags: object) -> dict[str, Any]:
+        two.all[1].die()
+        return result(plan, 1.0, penstock={"failures": {}, "partial": True, "plan": plan})
+
+    monkeypatch.setattr(planned, "measure_plan", load)
+    assert two.up() == 1
+    page, [_, cause, _] = last(capsys)
+    assert cause.startswith("host, beta: lost: ")
+    assert "10 requests succeeded" in page
 
 
 def interrupted(_plan: object, _flags: object) -> dict[str, Any]:

@@ -130,7 +130,10 @@ class HostsServer:
         """A free port of the first host that is not `other`."""
         for _ in range(8):
             reply = self._hosts.run_each({0: Request("free_port", {}, 0.0)}).get(0)
-            if reply and not reply.error and reply.result not in (other, MASTER_PORT):
+            if reply is None or reply.error:
+                reason = message(reply) if reply else f"lost: {self._hosts.nodes[0].lost}"
+                raise PenstockError(f"{self.node}: no free port: {reason}")
+            if reply.result not in (other, MASTER_PORT):
                 return int(reply.result)
         raise PenstockError(f"{self.node} has no free port: choose one by --port")
 
@@ -159,10 +162,6 @@ class HostsServer:
     @property
     def is_started(self) -> bool:
         return True
-
-    @property
-    def has_fault(self) -> bool:
-        return bool(self._faults)
 
     def _rank(self, at: int) -> list[str]:
         return [f"--node-rank={at}"] if len(self._hosts.nodes) > 1 else []
@@ -266,26 +265,33 @@ class HostsServer:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Reads the state of the hosts meanwhile. A fault of one interrupts the block as Ctrl-C
-        does: a load could wait for ever for a host that is gone.
+        """Reads the state of the hosts meanwhile. A fault ends the block, because a load could wait
+        for ever for a host that is gone. Suppresses the error of a block that a fault ended.
         """
-        over, main = threading.Event(), threading.main_thread()
-
-        def watch() -> None:
-            while not over.wait(LOOK):
-                self.look()
-                if self._faults and not over.is_set():
-                    # To the main thread, whose system calls it shall interrupt.
-                    signal.pthread_kill(main.ident or 0, signal.SIGINT)
-                    return
-
-        thread = threading.Thread(target=watch, name="hosts")
-        thread.start()
+        over = threading.Event()
+        thread = threading.Thread(target=self._watch, args=(over,), name="hosts")
         try:
-            yield
-        finally:
-            over.set()
-            thread.join()
+            try:
+                thread.start()
+                yield
+            finally:
+                with uninterrupted():
+                    over.set()
+                    if thread.is_alive():
+                        thread.join()
+        except (KeyboardInterrupt, PenstockError):
+            self.look()
+            if not self._faults:
+                raise
+
+    def _watch(self, over: threading.Event) -> None:
+        while not over.wait(LOOK):
+            self.look()
+            if self._faults and not over.is_set():
+                # To the main thread, whose system calls it shall interrupt. Not SIGINT, which jobs
+                # in the background of a shell script ignore.
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+                return
 
     def findings(self) -> list[Finding]:
         """A finding for each host: its fault, or that its processes run."""

@@ -59,15 +59,8 @@ class LocalServer:
     def logs(self) -> str:
         return str(self.log)
 
-    @property
-    def has_fault(self) -> bool:
-        """False: only hosts are watched."""
-        return False
-
-    def look(self) -> None:
-        pass
-
     def watched(self) -> AbstractContextManager[None]:
+        """Nothing: only hosts are watched."""
         return nullcontext()
 
     def findings(self) -> list[Finding]:
@@ -119,13 +112,9 @@ def ending_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, _interrupt) for number in ENDING}
+    before = {number: signal.signal(number, signal.default_int_handler) for number in ENDING}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _interrupt(_number: int, _frame: object) -> None:
-    raise KeyboardInterrupt

@@ -54,18 +54,11 @@ class Server(Protocol):
     def is_started(self) -> bool:
         """Whether an error of `start` is one of the server; else it is one of the command's use."""
 
-    @property
-    def has_fault(self) -> bool:
-        """Whether a host is lost."""
-
     def start(self, patience: float) -> float:
         """Seconds until it is ready. PenstockError if it does not become so."""
 
-    def look(self) -> None:
-        """Find hosts that are lost."""
-
     def watched(self) -> AbstractContextManager[None]:
-        """Raises KeyboardInterrupt in the block if a host is lost."""
+        """Ends the block early if a host fails: `findings` then has the fault."""
 
     def findings(self) -> list[Finding]:
         """The state of its hosts."""
@@ -122,21 +115,12 @@ def _measured(parsed: argparse.Namespace, plan: Plan, server: Server, patience: 
 
 
 def _load(parsed: argparse.Namespace, plan: Plan, server: Server) -> Result | None:
-    """The result of the plan's load; None, or a partial one, if a host was lost meanwhile."""
-    try:
-        with server.watched():
-            result = planned.measure_plan(plan, _bench_flags(parsed, plan, server))
-    except KeyboardInterrupt:
-        if not server.has_fault:
-            raise
-        return None
-    except PenstockError:
-        server.look()
-        if not server.has_fault:
-            raise
-        return None
-    if result["penstock"]["partial"] and not server.has_fault:
-        raise KeyboardInterrupt
+    """The result of the plan's load; None, or a partial one, if a host failed meanwhile."""
+    result = None
+    with server.watched():
+        result = planned.measure_plan(plan, _bench_flags(parsed, plan, server))
+        if result["penstock"]["partial"]:
+            raise KeyboardInterrupt
     return result
 
 
