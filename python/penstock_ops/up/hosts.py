@@ -14,7 +14,7 @@ from penstock.config.flags import MASTER_PORT
 from penstock.config.forms import Form, count, members, number, or_null, rows, text, truth
 from penstock.core import PenstockError
 from penstock_lab.bench.compare.processes import uninterrupted
-from penstock_lab.bench.compare.server_under_test import answers
+from penstock_lab.bench.compare.server_under_test import answers, exit_text
 from penstock_ops.deploy.hosts import node_flags
 from penstock_ops.deploy.settings import Settings
 from penstock_ops.top.exposition import Page
@@ -343,11 +343,10 @@ def _taken(host: str, ports: Sequence[int]) -> HostFault:
 
 
 def _ended(status: int, tail: str, log: str) -> HostFault:
-    how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
     cause = "often the kernel, without memory: see dmesg there" if status == -signal.SIGKILL else ""
     return HostFault(
         Layer.ENGINE,
-        f"its process {how}; the end of its log: {tail}",
+        f"its process {exit_text(status)}; the end of its log: {tail}",
         f"read {log}",
         cause or "the last lines of its log name it",
     )

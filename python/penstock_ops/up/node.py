@@ -20,7 +20,7 @@ from penstock.core import PenstockError
 from penstock.hub import locate
 from penstock.model.sizing import parameters
 from penstock_lab.bench.compare.processes import Meter, ProcessTree, uninterrupted
-from penstock_lab.bench.compare.server_under_test import answers
+from penstock_lab.bench.compare.server_under_test import answers, log_tail
 from penstock_ops.plan.serving import without_settings
 from penstock_ops.plan.subject import read_subject
 from penstock_ops.up.server import ending_signals
@@ -38,7 +38,6 @@ SILENCE = 60.0
 """Seconds without a request after which a node ends its ranks: the connection to the coordinator is
 lost, though nothing has closed it. A coordinator sends one every second.
 """
-TAIL_LINES = 5
 TOKEN_FILE, KEYS_FILE, LOG_FILE = "token", "keys.json", "server.log"
 
 
@@ -90,12 +89,11 @@ class NodeServer:
         """Whether the process runs, and answers at `ready_url`, if that is given."""
         tree, log = self._started()
         status = tree.root.poll()
-        lines = log.read_text(errors="replace").splitlines()[-TAIL_LINES:]
         return {
             "status": status,
             "is_ready": status is None and bool(ready_url) and answers(ready_url),
             "log": str(log),
-            "tail": " / ".join(line.strip() for line in lines),
+            "tail": log_tail(log),
         }
 
     def measure(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import subprocess
@@ -22,7 +23,7 @@ POLL_S = 0.02
 READY_TIMEOUT = 2.0
 """Timeout of one readiness check in seconds."""
 VERSION_TIMEOUT = 60.0
-LOG_TAIL_LINES = 5
+TAIL_LINES, TAIL_BYTES = 5, 1 << 14
 
 
 class ServerUnderTest:
@@ -107,19 +108,10 @@ class ServerUnderTest:
 
     def ending(self) -> str:
         """How the server ended, with the last lines of its log."""
-        status = self._tree.root.returncode if self._tree else None
-        how = (
-            f"was killed by signal {-status}"
-            if status and status < 0
-            else f"ended with status {status}"
-        )
-        return f"{how}{self._tail()}"
+        return f"{exit_text(self._tree.root.returncode if self._tree else None)}{self._tail()}"
 
     def _tail(self) -> str:
-        if self._tree is None:
-            return ""
-        lines = self._log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
-        return f"; the end of {self._log}: {' / '.join(line.strip() for line in lines)}"
+        return f"; the end of {self._log}: {log_tail(self._log)}" if self._tree else ""
 
     def meter(self) -> Meter | None:
         """CPU accounting from now on; None for a server that was not started here."""
@@ -164,6 +156,21 @@ def answers(url: str) -> bool:
     except NoAnswerError:
         return False
     return True
+
+
+def exit_text(status: int | None) -> str:
+    """How a process ended, by its return code; a negative one is a signal."""
+    if status is not None and status < 0:
+        return f"was killed by signal {-status}"
+    return f"ended with status {status}"
+
+
+def log_tail(log: Path) -> str:
+    """The last lines of a log, without reading all of it."""
+    with log.open("rb") as file:
+        file.seek(max(file.seek(0, os.SEEK_END) - TAIL_BYTES, 0))
+        lines = file.read().decode(errors="replace").splitlines()[-TAIL_LINES:]
+    return " / ".join(line.strip() for line in lines)
 
 
 def port_of(entry: Entry) -> int:
