@@ -131,8 +131,9 @@ PYTHON: dict[str, set[str]] = {
     "penstock_ops.deploy": {"penstock_ops.plan"},  # node types
     "penstock_ops.plan": {"backends", "hub", "model", "penstock_lab.bench"},
     "penstock_ops.top": set(),
-    # deploy: the command of a host; top: the reader of metrics.
+    # deploy: the command of a host; executor: its address; top: the reader of metrics.
     "penstock_ops.up": {
+        "executor",
         "hub",
         "model",
         "penstock_lab.bench",

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from penstock.config.flags import MASTER_PORT
 from penstock.config.forms import Form, count, members, number, or_null, rows, text, truth
 from penstock.core import PenstockError
+from penstock.executor.ranks import join_address
 from penstock_lab.bench.compare.processes import uninterrupted
 from penstock_lab.bench.compare.server_under_test import answers, exit_text
 from penstock_ops.deploy.hosts import node_flags
@@ -111,12 +112,11 @@ class HostsServer:
         self._port = port or self._free_port()
         self._metrics_port = self._free_port(self._port)
         address = coordinator.nodes[0].address
-        self._url_host = f"[{address}]" if ":" in address else address
         flags = node_flags(settings, address, self._port, self._metrics_port)
         if len(coordinator.nodes) > 1:
             flags += [
                 f"--nnodes={len(coordinator.nodes)}",
-                f"--master-addr={self._url_host}:{MASTER_PORT}",
+                f"--master-addr={join_address(address, MASTER_PORT)}",
                 f"--distributed-timeout-seconds={max(int(patience), 1)}",
             ]
         self._flags = flags
@@ -143,7 +143,11 @@ class HostsServer:
 
     @property
     def url(self) -> str:
-        return f"http://{self._url_host}:{self._port}"
+        return f"http://{join_address(self._hosts.nodes[0].address, self._port)}"
+
+    @property
+    def _metrics_url(self) -> str:
+        return f"http://{join_address(self._hosts.nodes[0].address, self._metrics_port)}"
 
     @property
     def command(self) -> list[str]:
@@ -175,7 +179,7 @@ class HostsServer:
         """
         begin = time.monotonic()
         self._launch()
-        ready = f"http://{self._url_host}:{self._metrics_port}/ready"
+        ready = f"{self._metrics_url}/ready"
         ready_there: float | None = None
         while not self._is_ready():
             now = time.monotonic()
@@ -216,8 +220,7 @@ class HostsServer:
         self._raise_fault()
 
     def _is_ready(self) -> bool:
-        metrics = f"http://{self._url_host}:{self._metrics_port}"
-        return answers(f"{metrics}/ready") and answers(f"{self.url}/health")
+        return answers(f"{self._metrics_url}/ready") and answers(f"{self.url}/health")
 
     def _raise_fault(self) -> None:
         for at, fault in sorted(self._faults.items()):
@@ -306,7 +309,7 @@ class HostsServer:
     # Measure --------------------------------------------------------------------------------------
 
     def metrics(self) -> Page:
-        return metrics_of(f"http://{self._url_host}:{self._metrics_port}")
+        return metrics_of(self._metrics_url)
 
     def usage(self) -> Callable[[], tuple[str, float] | None]:
         """Begin to measure. The function gives the host whose processors other programs used most,
