@@ -29,14 +29,15 @@ HANG = 180.0
 TOKEN = secrets.token_hex(32)
 """One for all clusters: a process reads it once."""
 STORE = 100 << 20
-QUICK_CHECKS = {
+HEALTH_CHECKS = {
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_health_check_period_ms": "500",
-    "RAY_health_check_timeout_ms": "1000",
+    "RAY_health_check_timeout_ms": "10000",
     "RAY_health_check_failure_threshold": "3",
 }
-"""The cluster notices a lost node within seconds; Penstock does so itself, but Ray decides what is
-free.
+"""The cluster notices a killed node within two seconds and a silent one after half a minute. A busy
+machine may keep the head's processes waiting for seconds, and a head that is dead to its own checks
+ends the cluster.
 """
 
 
@@ -51,7 +52,7 @@ def environment() -> dict[str, str]:
     paths = [str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
     own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, "RAY_USAGE_STATS_ENABLED": "0"}
     own["RAY_raylet_start_wait_time_s"] = f"{HANG:.0f}"
-    return {**os.environ, **QUICK_CHECKS, **own, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    return {**os.environ, **HEALTH_CHECKS, **own, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 class RayNode:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -51,9 +50,8 @@ def test_what_a_template_builds_takes_no_memory_of_the_server(
         assert sse.post(client, "/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 1})
 
 
-LOOPS = 8
-QUICK_S = 4.0
-"""An ordinary request takes milliseconds, and two processes of the lowest priority beside it."""
+LOOPS = 4
+"""Twice as many as there are processes for templates."""
 
 
 def test_templates_of_requests_wait_apart(serve: Serve, repository: Path, tmp_path: Path) -> None:
@@ -67,14 +65,14 @@ def test_templates_of_requests_wait_apart(serve: Serve, repository: Path, tmp_pa
 
         def ask(template: str) -> int:
             body = {**plain, "chat_template": template}
-            return client.post("/v1/chat/completions", json=body, timeout=120).status_code
+            return client.post("/v1/chat/completions", json=body).status_code
 
         with ThreadPoolExecutor(LOOPS) as pool:
             looping = [pool.submit(ask, loop) for _ in range(LOOPS)]
-            began = time.monotonic()
             answer = client.post("/v1/chat/completions", json=plain)
             assert answer.status_code == httpx.codes.OK
-            assert time.monotonic() - began < QUICK_S
+            # It was not in their queue.
+            assert not all(request.done() for request in looping)
             statuses = {request.result() for request in looping}
         assert statuses == {httpx.codes.BAD_REQUEST}
         counted = client.post("/tokenize", json={"messages": MESSAGES, "chat_template": "abc"})

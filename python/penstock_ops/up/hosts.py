@@ -48,7 +48,7 @@ OPERATIONS: Mapping[str, Form] = {
         {"status": or_null(count(-255, 255)), "is_ready": truth, "log": text(), "tail": any_text}
     ),
     "measure": anything,
-    "foreign_share": number(0.0, 1e4),
+    "foreign_share": number(0.0, 1.0),
     "end_server": anything,
 }
 """Forms of the results of `node.operations_of`, without those of `penstock verify`."""
