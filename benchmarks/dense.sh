@@ -42,7 +42,7 @@ version_command = ["{peers}/llama.cpp/build/bin/llama-server", "--version"]
 EOF
 
 mkdir "$WORK/dummy"
-cp "$PEERS"/hf-bf16/*token* "$WORK/dummy"
+[ ! -x "$PEERS/vllm/bin/vllm" ] || cp "$PEERS"/hf-bf16/*token* "$WORK/dummy"
 cat > "$WORK/dummy/config.json" <<EOF
 {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048,
  "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32,
@@ -74,13 +74,15 @@ add() { # NAME PROGRAM: a peer that is installed
 }
 add llama "$PEERS/llama.cpp/build/bin/llama-server"
 WORKLOADS=$HERE/peers/workloads.txt
+warm_up=()
 if [ "$SHAPE" = 1b ]; then
     add vllm "$PEERS/vllm/bin/vllm"
 else
     WORKLOADS=$HERE/peers/workloads-8b.txt
+    warm_up=(--warm-up "serve --random-input-len 32 --random-output-len 4 --num-prompts 1")
 fi
 
 "$PENSTOCK" bench compare --recipes "$WORK" "${servers[@]}" \
-    --workloads "$WORKLOADS" --tokenizer smollm2 \
+    --workloads "$WORKLOADS" "${warm_up[@]}" --tokenizer smollm2 \
     --title "A dense Llama, shape $SHAPE, random weights" \
     --result-dir "$HERE/results/dense-$SHAPE-$(date +%F)" "$@"
