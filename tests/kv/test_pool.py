@@ -1,6 +1,9 @@
+from array import array
+
 import pytest
 
 from penstock.kv import BlockPool, OutOfBlocksError, PoolCorruptError
+from tests.fakes.followed import Followed
 
 
 def take(pool: BlockPool, count: int) -> list[int]:
@@ -81,6 +84,35 @@ def test_the_first_block_of_a_digest_keeps_the_name() -> None:
     pool.release([first, second])
     pool.check([])
     assert take(pool, 2) == [second, first]
+
+
+def test_a_free_block_gives_its_name_to_a_later_one() -> None:
+    """The later block was used last, so it is evicted last."""
+    pool = BlockPool(3)
+    first, other, second = take(pool, 3)
+    pool.publish(first, b"d")
+    pool.publish(other, b"o")
+    pool.release([first])
+    pool.publish(second, b"d")
+    assert (pool.find(b"d"), pool.named, pool.available) == (second, 2, 1)
+    pool.release([other])
+    pool.release([second])
+    pool.check([])
+    assert take(pool, 3) == [first, other, second]
+    assert pool.named == 0
+
+
+def test_a_name_that_moves_is_not_reported_as_removed() -> None:
+    pool, followed = BlockPool(2), Followed()
+    pool.events = followed
+    first, second = take(pool, 2)
+    pool.publish(first, b"d")
+    followed.stored(b"d", None, array("i"))
+    pool.release([first])
+    pool.publish(second, b"d")
+    assert b"d" in followed.blocks
+    assert pool.forget(b"d")
+    assert b"d" not in followed.blocks
 
 
 def test_a_group_is_forgotten_and_the_others_are_not() -> None:

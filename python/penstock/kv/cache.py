@@ -9,14 +9,20 @@ it restarts at multiples of its size.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial, reduce
 
 from penstock.core import InvalidValueError
 from penstock.core.plan import NO_BLOCK
 from penstock.kv.events import KvEvents
 from penstock.kv.hashing import BlockHasher
 from penstock.kv.pool import BlockPool
+
+Cut = Callable[[Sequence[bytes], int], int]
+"""Upper bound of a prefix hit: from the digests of a prompt's blocks and a number of them, the same
+number if all that a hit of this length needs is in the pool, or a smaller one if something is not.
+"""
 
 
 @dataclass(slots=True, eq=False)
@@ -76,6 +82,11 @@ class KvCache:
         self._chunked = tuple(chunked) or (False,) * len(windows)
         self._step_tokens = step_tokens
         self._searched = searched
+        self._cuts: tuple[Cut, ...] = tuple(
+            partial(self._visible, group)
+            for group, window in enumerate(windows)
+            if window is not None
+        )
         self.events = events
         # KV events cover one group only. A hit needs blocks in every group, and the group without a
         # window keeps most of them.
@@ -199,21 +210,14 @@ class KvCache:
         for pool, window in zip(self.pools, self._windows, strict=True):
             if window is None:
                 hits = next((at for at in range(hits) if pool.find(digests[at]) < 0), hits)
-        # A shorter hit moves the windows of all groups, so that other blocks are needed. Repeat
-        # until nothing changes.
-        if self.windowed:
-            while (shorter := self._visible_hit(digests, hits)) < hits:
-                hits = shorter
-        return hits
+        return _agreed(self._cuts, digests, hits)
 
-    def _visible_hit(self, digests: Sequence[bytes], hits: int) -> int:
-        """`hits`, or a smaller upper bound if a group lacks a block that the hit needs."""
-        for group, pool in enumerate(self.pools):
-            if self._windows[group] is None:
-                continue
-            for at in range(hits - 1, self._behind(group, hits * self.block_size) - 1, -1):
-                if pool.find(digests[at]) < 0:
-                    return at
+    def _visible(self, group: int, digests: Sequence[bytes], hits: int) -> int:
+        """The `Cut` of a group with a window: it needs the blocks inside the window."""
+        pool = self.pools[group]
+        for at in range(hits - 1, self._behind(group, hits * self.block_size) - 1, -1):
+            if pool.find(digests[at]) < 0:
+                return at
         return hits
 
     def publish(self, table: BlockTable, entry: int, digest: bytes) -> None:
@@ -284,6 +288,15 @@ class KvCache:
             owned[group].append(others)
         for pool, each in zip(self.pools, owned, strict=True):
             pool.check(each)
+
+
+def _agreed(cuts: Sequence[Cut], digests: Sequence[bytes], hits: int) -> int:
+    """The longest hit, at most `hits`, that no cut shortens. A shorter hit moves all windows, so
+    that other blocks are needed: repeat until nothing changes.
+    """
+    while (shorter := reduce(lambda length, cut: cut(digests, length), cuts, hits)) < hits:
+        hits = shorter
+    return hits
 
 
 def window_blocks(window: int, step_tokens: int, block_size: int) -> int:

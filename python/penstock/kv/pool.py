@@ -84,11 +84,21 @@ class BlockPool:
                 self._cached[block] = None
 
     def publish(self, block: int, digest: bytes) -> None:
-        """Name an owned block, whose contents are computed, by its digest. If another block already
-        has the digest, the name stays there.
+        """Name an owned block, whose contents are computed, by its digest. If another owned block
+        has the digest already, the name stays there. A free block loses it and becomes blank:
+        `block` was used later.
         """
-        if self._digests[block] is None and self._by_digest.setdefault(digest, block) == block:
-            self._digests[block] = digest
+        if self._digests[block] is not None:
+            return
+        holder = self._by_digest.get(digest, block)
+        if holder != block:
+            if self._references[holder]:
+                return
+            del self._cached[holder]
+            self._digests[holder] = None
+            self._blank.append(holder)
+        self._by_digest[digest] = block
+        self._digests[block] = digest
 
     def find(self, digest: bytes) -> int:
         """The block with this digest, or -1."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from penstock.kv import KvCache
-from penstock.scheduler.planning import Work
+from penstock.scheduler.planning import Row, Work
 
 
 class Drafter(Protocol):
@@ -31,8 +31,9 @@ def append_drafts(work: Work, budget: int, drafter: Drafter, kv: KvCache) -> Non
     """Append draft tokens to the decodes in `work`: at most `budget` tokens in total, and only
     tokens that get KV blocks without preemption.
     """
-    for at, (seq, length) in enumerate(work):
-        if length != 1 or seq.remaining() != 1:
+    for at, row in enumerate(work):
+        seq = row.seq
+        if row.length != 1 or seq.remaining() != 1:
             continue
         known = len(seq.tokens)
         most = min(budget, seq.length_limit - known - 1)
@@ -41,6 +42,6 @@ def append_drafts(work: Work, budget: int, drafter: Drafter, kv: KvCache) -> Non
         drafts = tuple(drafter.propose(seq.tokens, most))
         if known + len(drafts) > seq.table.capacity:
             kv.grow(seq.table, known + len(drafts))
-        seq.drafts = drafts[: max(seq.table.capacity - known, 0)]
-        work[at] = (seq, 1 + len(seq.drafts))
-        budget -= len(seq.drafts)
+        drafts = drafts[: max(seq.table.capacity - known, 0)]
+        work[at] = Row(seq, 1 + len(drafts), drafts)
+        budget -= len(drafts)

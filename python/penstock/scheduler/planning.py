@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 from array import array
+from dataclasses import dataclass
 
 from penstock.core import StepPlan
 from penstock.core.plan import LAST_SAMPLED
 from penstock.scheduler.sequence import Sequence
 
-Work = list[tuple[Sequence, int]]
-"""Sequences of a step, each with its number of tokens to compute, drafts included."""
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The part of one sequence in a step."""
+
+    seq: Sequence
+    length: int
+    """Number of tokens to compute, drafts included."""
+    drafts: tuple[int, ...] = ()
+
+
+Work = list[Row]
+"""Rows of a step, at most one for each sequence."""
 
 
 def build_plan(step: int, work: Work, block_size: int) -> StepPlan:
     """Build the plan and advance each sequence's `scheduled` and `sampling` counters."""
     plan = StepPlan(step)
     tokens, drafted, scored = plan.tokens, False, False
-    for seq, length in work:
+    for row in work:
+        seq, length = row.seq, row.length
         start = seq.scheduled
         end = start + length
         known = len(seq.tokens)
         samples = end == known + seq.sampling
-        if seq.drafts:
+        if row.drafts:
             drafted = samples = True
         if seq.prompt_logprobs >= 0:
             scored = True
@@ -35,12 +48,12 @@ def build_plan(step: int, work: Work, block_size: int) -> StepPlan:
             tokens.append(seq.tokens[start] if start < known else LAST_SAMPLED)
         else:
             tokens.extend(seq.tokens[start:end])
-            tokens.extend(seq.drafts)
+            tokens.extend(row.drafts)
         _add_blocks(plan, seq, -(-end // block_size))
         seq.scheduled = end
         seq.sampling += samples
     if drafted:
-        plan.drafts = array("i", [len(seq.drafts) for seq, _ in work])
+        plan.drafts = array("i", [len(row.drafts) for row in work])
     if scored:
         _fill_targets(plan, work)
     return plan
@@ -73,8 +86,8 @@ def _add_blocks(plan: StepPlan, seq: Sequence, entries: int) -> None:
 
 
 def _fill_targets(plan: StepPlan, work: Work) -> None:
-    for (seq, length), start in zip(work, plan.starts, strict=True):
-        wanted = 0
+    for row, start in zip(work, plan.starts, strict=True):
+        seq, length, wanted = row.seq, row.length, 0
         if seq.prompt_logprobs >= 0:
             last = min(start + 1 + length, seq.prompt_len)
             plan.targets.extend(seq.tokens[start + 1 : last])

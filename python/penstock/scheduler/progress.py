@@ -9,7 +9,7 @@ from penstock.core import FinishReason, StepPlan, StepResult
 from penstock.core.plan import LATE_MASK, NO_TOKEN, NOT_FINITE
 from penstock.kv import KvCache
 from penstock.scheduler.output_buffer import OutputBuffer
-from penstock.scheduler.planning import Work
+from penstock.scheduler.planning import Row, Work
 from penstock.scheduler.prefixes import Prefixes
 from penstock.scheduler.sequence import Sequence
 from penstock.scheduler.sequence_table import SequenceTable
@@ -51,12 +51,12 @@ class Progress:
         """
         counts, tokens, windowed = result.counts, result.tokens, self._kv.windowed
         at = 0
-        for index, (seq, length) in enumerate(work):
-            count = counts[index]
+        for index, row in enumerate(work):
+            seq, length, count = row.seq, row.length, counts[index]
             sampled = tokens[at : at + count]
             at += count
             if count:
-                length -= self._drawn(seq, sampled)
+                length -= self._drawn(row, sampled)
             seq.computed += length
             if seq.load.pending:
                 self._prefixes.advance(seq)
@@ -74,27 +74,23 @@ class Progress:
                 self._answer(seq, sampled, index, result)
         self._roster.sweep()
 
-    def _drawn(self, seq: Sequence, sampled: array[int]) -> int:
+    def _drawn(self, row: Row, sampled: array[int]) -> int:
         """Append the sampled tokens. Returns how many of the row's planned tokens do not count as
-        computed: rejected drafts, or the whole row if the grammar mask was not ready in time.
+        computed: rejected drafts, or the last token and all drafts if the grammar mask was not
+        ready in time.
         """
+        seq = row.seq
         seq.sampling -= 1
         if sampled[0] == LATE_MASK:
             # The grammar mask may take long. Without this sequence's claims, other sequences need
             # not wait for it.
             self._prefixes.unclaim(seq)
-            return seq.not_drawn(self._clock())
+            return seq.not_drawn(len(row.drafts), self._clock())
         seq.retries = 0
         seq.tokens.extend(sampled)
-        return self._reject(seq, len(sampled)) if seq.drafts else 0
-
-    def _reject(self, seq: Sequence, count: int) -> int:
-        """Unschedule the rejected drafts and return their number. All but the last of `count`
-        sampled tokens are accepted drafts.
-        """
-        rejected = len(seq.drafts) + 1 - count
+        # All sampled tokens but the last are accepted drafts.
+        rejected = len(row.drafts) + 1 - len(sampled)
         seq.scheduled -= rejected
-        seq.drafts = ()
         return rejected
 
     def _pooled(self, seq: Sequence, vector: bytes) -> None:

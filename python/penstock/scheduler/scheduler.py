@@ -164,7 +164,7 @@ class Scheduler:
     def apply(self, plan: StepPlan, result: StepResult) -> None:
         """Advance the sequences of a plan by its result. Callers must apply plans in step order."""
         work, self._step_seconds = self._in_flight.pop(plan.step), result.seconds
-        prompts = [length for seq, length in work if length > 1 + len(seq.drafts)]
+        prompts = [row.length for row in work if row.length > 1 + len(row.drafts)]
         self._prompts.observe(len(work) - len(prompts), sum(prompts), result.seconds)
         self._masks = [sum(both) for both in zip(self._masks, result.masks, strict=True)]
         self._progress.apply(plan, work, result)
@@ -175,9 +175,10 @@ class Scheduler:
         A later plan that was planned ahead fails too, because the state of its slots is undefined.
         That plan contains no other requests, so its failure ends no further one.
         """
-        alive = [seq for seq, _ in self._in_flight[plan.step] if not seq.ended]
-        for seq, _ in self._in_flight.pop(plan.step):
-            self._roster.drop_plan(seq)
+        work = self._in_flight.pop(plan.step)
+        alive = [row.seq for row in work if not row.seq.ended]
+        for row in work:
+            self._roster.drop_plan(row.seq)
         for seq in alive:
             self._roster.finish(seq, FinishReason.ERROR, message)
         self._roster.sweep()

@@ -14,7 +14,7 @@ from penstock.scheduler.grammar_room import GrammarRoom
 from penstock.scheduler.growth import Growth
 from penstock.scheduler.intake import Intake
 from penstock.scheduler.limits import Limits
-from penstock.scheduler.planning import Work
+from penstock.scheduler.planning import Row, Work
 from penstock.scheduler.prefixes import Prefixes
 from penstock.scheduler.sequence import Sequence
 from penstock.scheduler.sequence_table import SequenceTable
@@ -110,12 +110,12 @@ class Selection:
             elif seq.remaining() > 1:
                 return []
             else:
-                work.append((seq, 1))
+                work.append(Row(seq, 1))
         # If a pool fills up midway, the next step uses the blocks allocated up to then.
-        if not all(self._has_room(seq) for seq, _ in work):
+        if not all(self._has_room(row.seq) for row in work):
             return []
-        for seq, _ in work:
-            seq.in_flight += 1
+        for row in work:
+            row.seq.in_flight += 1
         return work
 
     def _has_room(self, seq: Sequence) -> bool:
@@ -133,7 +133,7 @@ class Selection:
                 continue
             if seq.table.capacity > seq.scheduled or self._growth.grow(seq, seq.scheduled + 1):
                 seq.in_flight += 1
-                work.append((seq, 1))
+                work.append(Row(seq, 1))
                 if len(work) == share:
                     break
 
@@ -170,7 +170,7 @@ class Selection:
         if length <= 0 or not (seq.registered or self._grammars.takes(seq)):
             return 0
         seq.in_flight += 1
-        work.append((seq, length))
+        work.append(Row(seq, length))
         self._prefixes.scheduling(seq, seq.scheduled + length)
         return length
 

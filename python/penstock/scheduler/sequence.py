@@ -55,8 +55,6 @@ class Sequence:
     """Number of plans in flight that sample a token or produce the vector of a pooled sequence."""
     in_flight: int = 0
     """Number of plans in flight that contain the sequence."""
-    drafts: tuple[int, ...] = ()
-    """Draft tokens of the plan in flight."""
     retries: int = 0
     """Number of consecutive steps without a sampled token because the grammar mask was late."""
     retry_at: float = 0.0
@@ -99,12 +97,11 @@ class Sequence:
         self.computed = self.scheduled = computed
         self.sampling = self.retries = 0
 
-    def not_drawn(self, now: float) -> int:
-        """Unschedule the last token and its drafts, because the grammar mask was late and no token
-        was sampled. Returns the number of unscheduled tokens. `now` is the clock time.
+    def not_drawn(self, drafts: int, now: float) -> int:
+        """Unschedule the last token and its `drafts`, because the grammar mask was late and no
+        token was sampled. Returns the number of unscheduled tokens. `now` is the clock time.
         """
-        back = 1 + len(self.drafts)
-        self.drafts = ()
+        back = 1 + drafts
         self.scheduled -= back
         self.retry_at = now + min(FIRST_RETRY * 2.0**self.retries, LAST_RETRY)
         self.retries += 1
