@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from penstock.config import EngineConfig, Raw, resolve
+from penstock.core import Allocation
 from penstock.core.codec import result_bytes
 from penstock.engine import start, startup
 from penstock.engine.sizing import KvPlan, plan_layout, size_kv
@@ -80,7 +81,7 @@ def talkative_ranks(family: str, tokens: int, **settings: object) -> Iterator[Ex
     try:
         blocks = size_kv(config, info, executor.loaded).blocks
         # Sequences of these tests give nothing back, in groups with a window neither.
-        executor.allocate((max(blocks),) * len(blocks))
+        executor.allocate(Allocation((max(blocks),) * len(blocks)))
         yield executor
     finally:
         executor.close()

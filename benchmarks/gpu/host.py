@@ -50,7 +50,7 @@ from penstock.backends.torch.step.outputs import Outputs  # noqa: E402
 from penstock.backends.torch.step.prompt_graphs import PromptGraphs  # noqa: E402
 from penstock.backends.torch.step.step import Step  # noqa: E402
 from penstock.config import Raw, resolve  # noqa: E402
-from penstock.core import GenerationParams, Request, StepPlan  # noqa: E402
+from penstock.core import Allocation, GenerationParams, Request, StepPlan  # noqa: E402
 from penstock.engine import Engine  # noqa: E402
 from penstock.engine.admin import KvAdmin  # noqa: E402
 from penstock.engine.frontend import Connection, Shutdown  # noqa: E402
@@ -249,7 +249,7 @@ def null_backend(directory: Path) -> tuple[TorchBackend, Null]:
     config = resolve(raw, str(directory), "random").engine
     device = Null()
     backend = TorchBackend(config, load_model(directory), None, device)  # type: ignore[arg-type]
-    backend.allocate([BLOCKS])
+    backend.allocate(Allocation((BLOCKS,)))
     states = torch.zeros(BUDGET, SHAPE.hidden)
     logits = torch.zeros(SEQUENCES, SHAPE.vocabulary)
     null: Any = Model

@@ -24,7 +24,7 @@ from benchmarks.gpu.shapes import Shape, shape_of, write_checkpoint
 from benchmarks.gpu.sizes import DRY, FULL, Sizes, blocks_of
 from benchmarks.gpu.timing import Compiler, Timing
 from penstock.backends.torch.startup.memory import step_bytes
-from penstock.core import StepPlan
+from penstock.core import Allocation, StepPlan
 
 CONTEXT = 1024
 """Context length in tokens of each sequence in the tables of decode steps."""
@@ -116,7 +116,7 @@ def start(
     blocks = torch.tensor([_pool(backend, sizes)], device=timing.device)
     blocks = int(backend._ranks.share(blocks))
     _note_memory(results, timing, backend, sizes, blocks)
-    backend.allocate([blocks])
+    backend.allocate(Allocation((blocks,)))
     phase("KV pool", began)
     for pool in backend._model.pools:
         # Fill the KV blocks with numbers, because decode steps read contexts that no prompt has

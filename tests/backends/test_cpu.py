@@ -13,7 +13,7 @@ import pytest
 from penstock.backends import cpu, cpu_options, load_backend, mover_options
 from penstock.config import EngineConfig, Raw, resolve
 from penstock.config.sections import TierConfig, TiersConfig
-from penstock.core import KvGroup, KvSpec, Numerics, PenstockError
+from penstock.core import Allocation, KvGroup, KvSpec, Numerics, PenstockError
 from penstock.core.transfer import OpenTiers
 
 
@@ -23,7 +23,7 @@ def config(**texts: str) -> EngineConfig:
     ).engine
 
 
-def allocate(blocks: list[int]) -> None:
+def allocate(blocks: tuple[int, ...]) -> None:
     raise ValueError(f"{blocks[0]} blocks need more memory than there is")
 
 
@@ -114,7 +114,7 @@ def test_ranks_of_a_host_share_its_free_memory(monkeypatch: pytest.MonkeyPatch) 
 
 def test_what_the_decoder_refuses_is_an_error_for_users() -> None:
     with pytest.raises(PenstockError, match="9 blocks need more memory than there is"):
-        cpu.CpuBackend(fake_decoder(), config()).allocate([9])
+        cpu.CpuBackend(fake_decoder(), config()).allocate(Allocation((9,)))
 
 
 def test_a_backend_that_does_not_exist_is_named() -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from penstock.config import EngineConfig
 from penstock.config.machine import available_memory
 from penstock.core import (
+    Allocation,
     KvGroup,
     KvSpec,
     Numerics,
@@ -50,8 +49,8 @@ class CountingBackend:
     def free_memory(self) -> int:
         return available_memory()
 
-    def allocate(self, blocks: Sequence[int]) -> None:
-        """A real backend makes `blocks[g]` blocks for each group `g` here."""
+    def allocate(self, allocation: Allocation) -> None:
+        """A real backend makes `allocation.blocks[g]` blocks for each group `g` here."""
 
     def submit(self, plan: StepPlan) -> Counted:
         result, end = StepResult(), 0

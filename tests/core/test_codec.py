@@ -10,11 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core import (
+    Allocation,
     KvGroup,
     KvSpec,
     Loaded,
     Numerics,
     Registration,
+    StateSpec,
     StepPlan,
     StepResult,
     WorkerFacts,
@@ -28,7 +30,16 @@ from penstock.core.codec import (
     plan_bytes,
     result_bytes,
 )
-from penstock.executor.ranks.messages import Computed, Failed, Ready, decode_answer, encode_answer
+from penstock.executor.ranks.messages import (
+    ALLOCATE,
+    Computed,
+    Failed,
+    Ready,
+    decode_allocate,
+    decode_answer,
+    encode_allocate,
+    encode_answer,
+)
 
 I32 = st.integers(-(2**31), 2**31 - 1)
 U32 = st.integers(0, 2**32 - 1)
@@ -88,7 +99,10 @@ FACTS = st.builds(
     st.lists(st.tuples(st.text(), st.floats(0, 1e6), st.text()), max_size=3).map(tuple),
 )
 GROUPS = st.builds(KvGroup, st.lists(U32, max_size=3).map(tuple), U64, st.one_of(st.none(), U32))
-SPECS = st.builds(KvSpec, U32, st.lists(GROUPS, max_size=3).map(tuple))
+STATES = st.builds(StateSpec, st.lists(U32, max_size=3).map(tuple), U32, U64)
+SPECS = st.builds(
+    KvSpec, U32, st.lists(GROUPS, max_size=3).map(tuple), st.one_of(st.none(), STATES)
+)
 FAILURES = st.builds(
     Failed, U32, U64, st.text(), st.text(), st.booleans(), st.booleans(), st.floats(0, 1e12)
 )
@@ -113,6 +127,19 @@ def test_a_result_comes_back(result: StepResult) -> None:
 @given(ANSWERS)
 def test_an_answer_comes_back(answer: Loaded | Ready | Computed | Failed) -> None:
     assert decode_answer(encode_answer(answer)) == answer
+
+
+@given(st.builds(Allocation, st.lists(U32, max_size=3).map(tuple), U32))
+def test_sizes_of_pools_come_back(allocation: Allocation) -> None:
+    assert decode_allocate(encode_allocate(allocation)) == allocation
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[8]", "{}", '{"blocks": [8]}', '{"blocks": ["x"], "states": 0}', "[" * 100_000]
+)
+def test_malformed_sizes_of_pools_are_refused(text: str) -> None:
+    with pytest.raises(CodecError, match="malformed sizes of the pools"):
+        decode_allocate(ALLOCATE + text.encode())
 
 
 @given(plans(), RESULTS, st.data())

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from penstock.config import Raw, resolve
-from penstock.core import PenstockError
+from penstock.core import Allocation, PenstockError
 from penstock.core.plan import LogprobRow
 from tests.e2e import sse
 from tests.e2e.conftest import Serve
@@ -121,7 +121,7 @@ def worker(model: Path, isa: str) -> Any:
     except PenstockError as error:
         pytest.skip(f"this machine cannot run {isa} kernels: {error}")
     (group,) = backend.kv_spec().groups
-    backend.allocate([config.cache.memory_bytes // group.block_bytes])
+    backend.allocate(Allocation((config.cache.memory_bytes // group.block_bytes,)))
     return backend
 
 

@@ -1,6 +1,13 @@
-from collections.abc import Sequence
-
-from penstock.core import KvGroup, KvSpec, Loaded, Numerics, StepPlan, StepResult, WorkerFacts
+from penstock.core import (
+    Allocation,
+    KvGroup,
+    KvSpec,
+    Loaded,
+    Numerics,
+    StepPlan,
+    StepResult,
+    WorkerFacts,
+)
 from penstock.core.transfer import OpenTiers, Transfer, TransferKind, TransferResult
 from penstock.executor.inline import InlineExecutor
 
@@ -33,7 +40,7 @@ class Mover:
 
 class Backend:
     facts = FACTS
-    blocks: Sequence[int] = ()
+    allocation: Allocation | None = None
     closed = False
 
     def __init__(self) -> None:
@@ -45,8 +52,8 @@ class Backend:
     def free_memory(self) -> int:
         return 7
 
-    def allocate(self, blocks: Sequence[int]) -> None:
-        self.blocks = blocks
+    def allocate(self, allocation: Allocation) -> None:
+        self.allocation = allocation
 
     def submit(self, plan: StepPlan) -> Done:
         return Done()
@@ -63,8 +70,8 @@ def test_steps_go_straight_to_the_backend() -> None:
     backend = Backend()
     executor = InlineExecutor(backend)
     assert executor.loaded == (Loaded(FACTS, SPEC, 7),)
-    executor.allocate([3, 2])
-    assert backend.blocks == [3, 2]
+    executor.allocate(Allocation((3, 2), 5))
+    assert backend.allocation == Allocation((3, 2), 5)
     executor.check()
     assert executor.submit(StepPlan(3)).result() == StepResult()
     executor.close()

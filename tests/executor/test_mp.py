@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from penstock.config import shared_memory_directory
-from penstock.core import KvGroup, KvSpec, PenstockError, StepPlan
+from penstock.core import Allocation, KvGroup, KvSpec, PenstockError, StepPlan
 from penstock.core.progress import Report, silent
 from penstock.executor import WorkersLostError
 from penstock.executor.connection import GRACE
@@ -49,7 +49,7 @@ class Start:
         layout = rank_layout(tp, pp, **faults)
         executor = connect_processes(layout, engine_config(), shared_memory_directory(), report)
         self.made.append(executor)
-        executor.allocate([BLOCKS])
+        executor.allocate(Allocation((BLOCKS,)))
         return executor
 
 
@@ -213,7 +213,7 @@ def test_ranks_say_what_they_hold_before_blocks_are_allocated(start: Start) -> N
     assert [each.free_memory for each in executor.loaded] == [7, 5]
     groups = (KvGroup((0,), 10, None), KvGroup((0,), 4, 64))
     assert executor.loaded[0].kv_spec == KvSpec(16, groups)
-    executor.allocate([3, 2])
+    executor.allocate(Allocation((3, 2)))
     assert list(executor.submit(plan(1, 1)).result().tokens) == [next_token([1], 97)]
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from penstock.config import EngineConfig, shared_memory_directory
 from penstock.config.machine import free_port
-from penstock.core import PenstockError, StepPlan
+from penstock.core import Allocation, PenstockError, StepPlan
 from penstock.executor import WorkersLostError
 from penstock.executor.rank_group import RanksExecutor
 from tests.fakes.backend import BLOCKS, engine_config, rank_layout
@@ -97,7 +97,7 @@ class Launch:
         at = replace(at, parallel=replace(at.parallel, join_timeout=wait))
         executor = connect_nodes(layout, at, shared_memory_directory(), KEY, CARD)
         self.executors.append(executor)
-        executor.allocate([BLOCKS])
+        executor.allocate(Allocation((BLOCKS,)))
         return executor
 
 

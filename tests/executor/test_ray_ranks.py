@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from penstock.config import EngineConfig, shared_memory_directory
-from penstock.core import InvalidValueError, PenstockError, StepPlan
+from penstock.core import Allocation, InvalidValueError, PenstockError, StepPlan
 from penstock.core.progress import Report, silent
 from penstock.core.transfer import OpenTiers, Transfer, TransferKind, TransferResult
 from penstock.executor import WorkersLostError
@@ -62,7 +62,7 @@ def start(cluster: RayCluster) -> Iterator[Start]:
         layout, directory = rank_layout(tp, pp, **faults), shared_memory_directory()
         own = config(cluster, channel)
         made.append(connect_ray(layout, own, directory, report=report))
-        made[-1].allocate([BLOCKS])
+        made[-1].allocate(Allocation((BLOCKS,)))
         return made[-1]
 
     yield run

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from penstock.config import EngineConfig, Raw, resolve
-from penstock.core import PenstockError, StepResult
+from penstock.core import Allocation, PenstockError, StepResult
 from penstock.core.transfer import RAM, OpenTiers, Transfer, TransferKind, TransferResult
 from penstock.engine.sizing import size_kv
 from penstock.engine.startup import build_executor, read_model
@@ -36,7 +36,7 @@ class Ranks:
         info = read_model(config)
         grid = plan_grid(info.spec, config.parallel.tensor, config.parallel.pipeline)
         self.executor: Executor = build_executor(config, info, grid)
-        self.executor.allocate(size_kv(config, info, self.executor.loaded).blocks)
+        self.executor.allocate(Allocation(size_kv(config, info, self.executor.loaded).blocks))
         self._step = self._transfer = 0
         self._closed = False
 

@@ -12,13 +12,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from penstock.config import EngineConfig, Raw, resolve
 from penstock.core import (
+    Allocation,
     KvGroup,
     KvSpec,
     Numerics,
@@ -83,11 +83,11 @@ class FakeBackend:
     def free_memory(self) -> int:
         return int(self.fault.get("free", 1 << 30))
 
-    def allocate(self, blocks: Sequence[int]) -> None:
+    def allocate(self, allocation: Allocation) -> None:
         if self.fault.get("how") == "refuse blocks":
-            raise PenstockError(f"no memory for {blocks} blocks")
+            raise PenstockError(f"no memory for {list(allocation.blocks)} blocks")
         self._executor = FakeExecutor(
-            num_blocks=blocks[0],
+            num_blocks=allocation.blocks[0],
             block_size=self._config.cache.block_size,
             max_num_seqs=self._config.scheduler.max_num_seqs,
             max_batched_tokens=self._config.scheduler.max_num_batched_tokens,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, Protocol, cast
 
 from penstock.config import EngineConfig
 from penstock.config.devices import DEVICES
-from penstock.core import KvSpec, PenstockError, StepPlan, StepResult, WorkerFacts
+from penstock.core import Allocation, KvSpec, PenstockError, StepPlan, StepResult, WorkerFacts
 from penstock.core.progress import Report, silent
 from penstock.core.transfer import OpenTiers, Transfer, TransferResult
 from penstock.model import ModelInfo
@@ -60,17 +59,15 @@ class Backend(Protocol):
     facts: WorkerFacts
 
     def kv_spec(self) -> KvSpec:
-        """Shape of this rank's KV cache: tokens per block, and the KV groups (layers with the same
-        window). The groups are the same on all ranks.
+        """Shape of this rank's KV cache: tokens per block, the KV groups (layers with the same
+        window), and the sequence state. The groups are the same on all ranks.
         """
 
     def free_memory(self) -> int:
-        """Bytes that this rank may allocate for KV pools, once its weights are loaded."""
+        """Bytes that this rank may allocate for its pools, once its weights are loaded."""
 
-    def allocate(self, blocks: Sequence[int]) -> None:
-        """Allocate the KV pools: `blocks` has the number of blocks of each KV group. Called once,
-        before any step.
-        """
+    def allocate(self, allocation: Allocation) -> None:
+        """Allocate the KV pools and state slots. Called once, before any step."""
 
     def submit(self, plan: StepPlan) -> StepFuture:
         """Start a step. An invalid plan raises ValueError, here or from the future. Any other error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.backends.cpu_options import decoder_options
@@ -11,7 +10,15 @@ from penstock.backends.mover_options import direct_tiers, mover_options
 from penstock.backends.watching import watched
 from penstock.config import EngineConfig
 from penstock.config.machine import available_memory
-from penstock.core import KvGroup, KvSpec, Numerics, PenstockError, StepPlan, WorkerFacts
+from penstock.core import (
+    Allocation,
+    KvGroup,
+    KvSpec,
+    Numerics,
+    PenstockError,
+    StepPlan,
+    WorkerFacts,
+)
 from penstock.core.progress import Report, silent
 from penstock.core.transfer import OpenTiers
 from penstock.model import ModelInfo
@@ -67,9 +74,9 @@ class CpuBackend:
         """Bytes of free memory of this host, divided evenly among the ranks of this host."""
         return available_memory() // self._config.parallel.most_ranks_on_a_node
 
-    def allocate(self, blocks: Sequence[int]) -> None:
+    def allocate(self, allocation: Allocation) -> None:
         try:
-            self._decoder.allocate(list(blocks))
+            self._decoder.allocate(allocation.blocks)
         except ValueError as error:
             raise PenstockError(str(error)) from error
 

@@ -10,7 +10,15 @@ from penstock.core.errors import (
     did_you_mean,
     shortened,
 )
-from penstock.core.facts import KvGroup, KvSpec, Loaded, Numerics, WorkerFacts
+from penstock.core.facts import (
+    Allocation,
+    KvGroup,
+    KvSpec,
+    Loaded,
+    Numerics,
+    StateSpec,
+    WorkerFacts,
+)
 from penstock.core.outputs import EngineStats, FinishReason, StepOutput, StepOutputs
 from penstock.core.plan import LogprobRow, Registration, StepPlan, StepResult
 from penstock.core.pooling import Pooler, PoolerOutput, Pooling
@@ -26,6 +34,7 @@ from penstock.core.tiers import (
 )
 
 __all__ = [
+    "Allocation",
     "CodecError",
     "DeviceLostError",
     "EngineStats",
@@ -47,6 +56,7 @@ __all__ = [
     "Pooling",
     "Registration",
     "Request",
+    "StateSpec",
     "StepOutput",
     "StepOutputs",
     "StepPlan",

@@ -62,11 +62,39 @@ class KvGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class StateSpec:
+    """Sequence state of the recurrent layers: for each sequence one value of a fixed size, which
+    every token replaces. A state slot holds the state of all these layers after one token.
+    """
+
+    layers: tuple[int, ...]
+    """Indices, in the whole model, of the recurrent layers on this rank."""
+    units: int
+    """Number of units of a layer's state on this rank. Tensor parallelism cuts between units; they
+    have the same size in all layers.
+    """
+    slot_bytes: int
+    """Bytes of one state slot on this rank, for all of `layers` together; 0 without layers."""
+
+
+@dataclass(frozen=True, slots=True)
 class KvSpec:
     """Shape of a rank's KV cache. All ranks have the same groups, in the same order."""
 
     block_size: int
     groups: tuple[KvGroup, ...]
+    state: StateSpec | None = None
+    """None if no layer of the model has sequence state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """Sizes of the pools that every rank allocates before the first step."""
+
+    blocks: tuple[int, ...]
+    """Number of blocks of each KV group."""
+    states: int = 0
+    """Number of state slots; 0 if the model has no sequence state."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,14 @@ from typing import Protocol
 
 from penstock.config import EngineConfig, KvEventsConfig, cluster_key, shared_memory_directory
 from penstock.config.machine import available_memory
-from penstock.core import InvalidValueError, KvSpec, Loaded, PenstockError, WorkerFacts
+from penstock.core import (
+    Allocation,
+    InvalidValueError,
+    KvSpec,
+    Loaded,
+    PenstockError,
+    WorkerFacts,
+)
 from penstock.core.progress import Report, silent, size
 from penstock.engine.admin import KvAdmin
 from penstock.engine.config_fingerprint import config_fingerprint
@@ -79,7 +86,7 @@ def start(
         if kv.notice:
             log.warning("%s", kv.notice)
         began = time.monotonic()
-        executor.allocate(kv.blocks)
+        executor.allocate(Allocation(kv.blocks))
         pool = memory(kv, config.cache, facts, config.tiers)
         detail = f"{pool}; {describe_free(available_memory())}"
         on_stage("memory allocated", time.monotonic() - began, detail)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol
 
 from penstock.backends import StepFuture
-from penstock.core import Loaded, PenstockError, StepPlan
+from penstock.core import Allocation, Loaded, PenstockError, StepPlan
 from penstock.core.transfer import OpenTiers, Transfer, TransferResult
 
 
@@ -53,8 +52,8 @@ class Executor(Protocol):
     @property
     def transfers(self) -> TransferExecutor: ...
 
-    def allocate(self, blocks: Sequence[int]) -> None:
-        """Allocate `blocks[g]` KV blocks of each group g on every rank, before the first step.
+    def allocate(self, allocation: Allocation) -> None:
+        """Allocate the KV pools and state slots on every rank, before the first step.
 
         Raises PenstockError with the reason of the first rank that failed. After an error no rank
         is usable.

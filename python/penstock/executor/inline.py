@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from penstock.backends import Backend, KvMover, StepFuture
-from penstock.core import Loaded, StepPlan
+from penstock.core import Allocation, Loaded, StepPlan
 from penstock.core.transfer import OpenTiers, Transfer, TransferResult
 
 
@@ -19,8 +17,8 @@ class InlineExecutor:
         self.loaded = (Loaded(backend.facts, backend.kv_spec(), backend.free_memory()),)
         self.transfers = InlineTransfers(backend)
 
-    def allocate(self, blocks: Sequence[int]) -> None:
-        self._backend.allocate(blocks)
+    def allocate(self, allocation: Allocation) -> None:
+        self._backend.allocate(allocation)
 
     def submit(self, plan: StepPlan) -> StepFuture:
         return self._backend.submit(plan)

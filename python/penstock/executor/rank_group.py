@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from penstock._native import encode_sampling
 from penstock.core import (
+    Allocation,
     Loaded,
     PenstockError,
     Registration,
@@ -87,8 +88,8 @@ class RanksExecutor:
             for rank, each in enumerate(loaded)
         )
 
-    def allocate(self, blocks: Sequence[int]) -> None:
-        self._connection.send(encode_allocate(blocks))
+    def allocate(self, allocation: Allocation) -> None:
+        self._connection.send(encode_allocate(allocation))
         self._await_all(Ready)
         self._after_ready(self)
 

@@ -19,7 +19,7 @@ from statistics import fmean, median
 
 from penstock.backends import CarryingBackend, load_backend
 from penstock.config import EngineConfig, Raw, resolve
-from penstock.core import PenstockError, Registration, StepPlan
+from penstock.core import Allocation, PenstockError, Registration, StepPlan
 from penstock.model import ModelInfo, load_model
 from penstock_lab.bench.compare.processes import Meter
 from penstock_ops.plan.serving import NOTHING, REPEATS, Extra, measure_extra
@@ -194,7 +194,7 @@ class _Bench:
         """Number of tokens at the start of a slot whose KV is computed, by slot."""
         most = sum(group.block_bytes for group in self._groups) * self._blocks
         self._slots = max(min(DECODES[-1], backend.free_memory() // 2 // max(most, 1)), 1)
-        backend.allocate([self._blocks * self._slots] * len(self._groups))
+        backend.allocate(Allocation((self._blocks * self._slots,) * len(self._groups)))
 
     def profile(self) -> Profile:
         while (done := len(self._rounds)) < ROUNDS and self._limit.has_time_after(done):

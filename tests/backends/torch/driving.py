@@ -13,7 +13,7 @@ import numpy as np
 
 from penstock.backends import Backend, load_backend
 from penstock.config import EngineConfig
-from penstock.core import LogprobRow, Registration, StepPlan, StepResult
+from penstock.core import Allocation, LogprobRow, Registration, StepPlan, StepResult
 from penstock.core.plan import LAST_SAMPLED
 from penstock.engine.startup import read_model
 from tests.fakes.sampling import encode
@@ -42,7 +42,7 @@ def backend(model: str, blocks: int = 96, **settings: object) -> Iterator[Backen
     config = config_of(model, **settings)
     loaded = load_backend(config, read_model(config))
     try:
-        loaded.allocate([blocks] * len(loaded.kv_spec().groups))
+        loaded.allocate(Allocation((blocks,) * len(loaded.kv_spec().groups)))
         yield loaded
     finally:
         loaded.close()

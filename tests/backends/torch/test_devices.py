@@ -26,7 +26,7 @@ from penstock.backends.torch.ranks.symmetric import LARGEST, SymmetricGroup
 from penstock.backends.torch.sampling.logit_processors import Rules
 from penstock.backends.torch.step import flash, prompt_graphs
 from penstock.backends.torch.step.step import Step
-from penstock.core import KvSpec, Pooling, StepPlan, StepResult
+from penstock.core import Allocation, KvSpec, Pooling, StepPlan, StepResult
 from penstock.core.plan import LAST_SAMPLED, LATE_MASK, NO_TOKEN
 from penstock.engine.sizing import plan_layout
 from penstock.engine.startup import read_model
@@ -111,7 +111,7 @@ def on_gpu(
         patch.setattr(prompt_graphs, "TOKENS", (32, 80))
         config = config_of(model, **settings)
         loaded = TorchBackend(config, read_model(config), rank, FakeCuda(0))
-        loaded.allocate([blocks] * len(loaded.kv_spec().groups))
+        loaded.allocate(Allocation((blocks,) * len(loaded.kv_spec().groups)))
         assert {wait.places[0] for wait in watch.waits} <= set(AT_START)
         # What no token wrote is read by no token.
         for pool in loaded._model.pools:

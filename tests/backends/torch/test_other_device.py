@@ -24,7 +24,7 @@ from penstock.backends.torch.device_lost import is_loss
 from penstock.backends.torch.ranks import ranks
 from penstock.backends.torch.step import prompt_graphs
 from penstock.config.devices import CUDA, DEVICES, DeviceKind
-from penstock.core import PenstockError, StepResult
+from penstock.core import Allocation, PenstockError, StepResult
 from penstock.core.plan import LAST_SAMPLED
 from penstock.engine.startup import read_model
 from tests.backends.torch import fake_cuda as fakes
@@ -90,7 +90,7 @@ def on_device(
         patch.setattr(prompt_graphs, "TOKENS", (32,))
         config = config_of(model, **SMALL)
         loaded = TorchBackend(config, read_model(config), rank, fakes.FakeCuda(0, kind))
-        loaded.allocate([96] * len(loaded.kv_spec().groups))
+        loaded.allocate(Allocation((96,) * len(loaded.kv_spec().groups)))
         try:
             yield loaded
         finally:

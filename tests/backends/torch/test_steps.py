@@ -19,7 +19,7 @@ from penstock.backends.torch.backend import TorchBackend
 from penstock.backends.torch.kv.pool import Pool
 from penstock.backends.torch.load.uploads import InPlace, Way
 from penstock.backends.torch.step.device import Cpu
-from penstock.core import Registration, StepPlan, StepResult
+from penstock.core import Allocation, Registration, StepPlan, StepResult
 from penstock.core.plan import LAST_SAMPLED, NO_BLOCK
 from penstock.core.transfer import OpenTiers, Transfer, TransferKind
 from penstock.engine.startup import read_model
@@ -253,7 +253,7 @@ class LateStep:
 def on(device: object, model: str) -> Iterator[TorchBackend]:
     config = config_of(model)
     loaded = TorchBackend(config, read_model(config), None, device)  # type: ignore[arg-type]
-    loaded.allocate([96] * len(loaded.kv_spec().groups))
+    loaded.allocate(Allocation((96,) * len(loaded.kv_spec().groups)))
     yield loaded
     loaded.close()
 

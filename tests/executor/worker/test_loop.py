@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.core import (
+    Allocation,
     KvGroup,
     KvSpec,
     Loaded,
@@ -62,7 +63,7 @@ class Backend:
     def __init__(self, **errors: Exception) -> None:
         self.errors = errors
         self.steps: list[int] = []
-        self.blocks: list[int] = []
+        self.allocated: Allocation | None = None
 
     def kv_spec(self) -> KvSpec:
         return SPEC
@@ -70,10 +71,10 @@ class Backend:
     def free_memory(self) -> int:
         return 7
 
-    def allocate(self, blocks: list[int]) -> None:
+    def allocate(self, allocation: Allocation) -> None:
         if error := self.errors.get("allocate"):
             raise error
-        self.blocks = blocks
+        self.allocated = allocation
 
     def submit(self, plan: StepPlan) -> Future:
         self.steps.append(plan.step)
@@ -99,12 +100,12 @@ def _no_collector_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 def serve(script: Script, backend: Backend, number: int, reads: bool) -> bool:
     """`loop.serve` of a rank with `backend`; its answers to the start are checked and dropped."""
     task = RankTask(number, reads, engine_config().to_json(), "{}", "{}")
-    script.messages.insert(0, encode_allocate([8]))
+    script.messages.insert(0, encode_allocate(Allocation((8,), 3)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "load_backend", lambda *_: backend)
         usable = loop.serve(loop.Rank(task, script.capacity), script)
     assert decode_answer(script.answers.pop(0)) == Loaded(FACTS, SPEC, 7)
-    if backend.blocks == [8]:
+    if backend.allocated == Allocation((8,), 3):
         assert decode_answer(script.answers.pop(0)) == Ready()
     return usable
 

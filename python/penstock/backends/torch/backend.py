@@ -49,7 +49,15 @@ from penstock.backends.torch.step.step import Pause, Step
 from penstock.backends.torch.step.step_graphs import StepGraphs
 from penstock.config import EngineConfig
 from penstock.config.machine import available_memory
-from penstock.core import KvGroup, KvSpec, Numerics, PenstockError, StepPlan, WorkerFacts
+from penstock.core import (
+    Allocation,
+    KvGroup,
+    KvSpec,
+    Numerics,
+    PenstockError,
+    StepPlan,
+    WorkerFacts,
+)
 from penstock.core.progress import Report, silent
 from penstock.core.transfer import OpenTiers
 from penstock.model import ModelInfo
@@ -198,9 +206,9 @@ class TorchBackend:
         rehearsal = Rehearsal(info.spec, info.weights, checkpoint, *shared, captures)
         return compile_ahead(rehearsal.run, self._device.torch, self._config.compute.threads)
 
-    def allocate(self, blocks: Sequence[int]) -> None:
+    def allocate(self, allocation: Allocation) -> None:
         try:
-            self._place(blocks)
+            self._place(allocation.blocks)
         except torch.OutOfMemoryError as error:
             raise out_of_memory(error, "the KV pools", FOR_POOLS) from error
         captures = self._graphs.captures

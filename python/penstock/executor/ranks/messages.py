@@ -10,16 +10,18 @@ import json
 import struct
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from penstock.core import (
+    Allocation,
     KvGroup,
     KvSpec,
     Loaded,
     Numerics,
     PenstockError,
+    StateSpec,
     StepResult,
     WorkerFacts,
 )
@@ -46,7 +48,7 @@ class LoadStatus:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The KV pools are allocated; the rank waits for plans."""
+    """The pools are allocated; the rank waits for plans."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,18 +115,17 @@ Single = LoadStatus | Loaded | Ready | Computed | Failed | MoverReport | MoverCl
 Answer = Single | TransferResults
 
 
-def encode_allocate(blocks: Sequence[int]) -> bytes:
-    """The message that makes a rank allocate its KV pools. `blocks` has the number of blocks of
-    each KV group.
-    """
-    return ALLOCATE + json.dumps(list(blocks)).encode()
+def encode_allocate(allocation: Allocation) -> bytes:
+    """The message that makes a rank allocate its pools."""
+    return ALLOCATE + json.dumps(asdict(allocation)).encode()
 
 
-def decode_allocate(data: bytes) -> list[int]:
+def decode_allocate(data: bytes) -> Allocation:
     try:
-        return [int(count) for count in json.loads(data[len(ALLOCATE) :])]
-    except (ValueError, TypeError, RecursionError) as error:
-        raise CodecError(f"malformed numbers of blocks: {error}") from error
+        fields = json.loads(data[len(ALLOCATE) :])
+        return Allocation(tuple(map(int, fields["blocks"])), int(fields["states"]))
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise CodecError(f"malformed sizes of the pools: {error}") from error
 
 
 def encode_answer(answer: Single, capacity: int | None = None) -> bytes:
@@ -196,5 +197,8 @@ def _loaded(facts: dict[str, Any], kv_spec: dict[str, Any], free_memory: int) ->
     facts["numerics"] = Numerics(**{**numerics, "weights": tuple(numerics["weights"])})
     facts["stages"] = tuple((str(n), float(took), str(what)) for n, took, what in facts["stages"])
     groups = [KvGroup(**{**each, "layers": tuple(each["layers"])}) for each in kv_spec["groups"]]
-    spec = KvSpec(kv_spec["block_size"], tuple(groups))
+    state = kv_spec["state"]
+    if state is not None:
+        state = StateSpec(**{**state, "layers": tuple(state["layers"])})
+    spec = KvSpec(kv_spec["block_size"], tuple(groups), state)
     return Loaded(WorkerFacts(**facts), spec, free_memory)

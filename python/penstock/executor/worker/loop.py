@@ -134,7 +134,7 @@ class Rank:
         return self._fail(step.number, step.outcome)
 
     def answer(self, message: bytes) -> bytes:
-        """The answer to a plan, or to the message that allocates KV blocks."""
+        """The answer to a plan, or to the message that allocates the pools."""
         if message.startswith(ALLOCATE):
             return self._allocate(message)
         return self.finish(self.start(message))

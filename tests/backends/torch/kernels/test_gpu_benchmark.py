@@ -34,6 +34,7 @@ from benchmarks.gpu.shapes import TINY, write_checkpoint  # noqa: E402
 from benchmarks.gpu.shares import Share  # noqa: E402
 from benchmarks.gpu.sizes import BLOCK, DRY  # noqa: E402
 from benchmarks.gpu.timing import Compiler, Timing  # noqa: E402
+from penstock.core import Allocation  # noqa: E402
 from tests.processes import is_alive  # noqa: E402
 
 REPOSITORY = Path(__file__).parents[4]
@@ -311,7 +312,7 @@ def test_a_shared_prefix_is_computed_once_and_changes_no_token(
     backend = open_backend(tmp_path, DRY)
     torch.manual_seed(0)
     fill(backend._weights)
-    backend.allocate([16])
+    backend.allocate(Allocation((16,)))
     driver = Driver(backend, 16, DRY)
     lengths = [(5 + at, 6) for at in range(5)]
     asked = requests(lengths, TINY.vocabulary, prefix=BLOCK)

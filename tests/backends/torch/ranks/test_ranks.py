@@ -22,7 +22,7 @@ from penstock.backends.torch.layers import feed_forward
 from penstock.backends.torch.step.device import Cpu
 from penstock.config import cluster_key, shared_memory_directory
 from penstock.config.machine import free_port
-from penstock.core import KvSpec, StepPlan, StepResult
+from penstock.core import Allocation, KvSpec, StepPlan, StepResult
 from penstock.core.plan import LAST_SAMPLED
 from penstock.engine.config_fingerprint import config_fingerprint
 from penstock.engine.sizing import plan_layout
@@ -78,7 +78,7 @@ def cut(family: str, tp: int, pp: int, **settings: object) -> Iterator[Ranks]:
     local.close()
     try:
         for rank in ranks:
-            rank.allocate([96] * len(rank.kv_spec().groups))
+            rank.allocate(Allocation((96,) * len(rank.kv_spec().groups)))
         yield Ranks(ranks, layout.reader)
     finally:
         for rank in ranks:

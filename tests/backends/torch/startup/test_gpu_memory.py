@@ -22,7 +22,7 @@ from penstock.backends.torch.backend import TorchBackend
 from penstock.backends.torch.sampling.grammars import MaskedRow, RowMasks
 from penstock.backends.torch.startup import measuring, memory
 from penstock.backends.torch.step import captures, graphs, outputs, prompt_graphs
-from penstock.core import PenstockError, Pooling, StepPlan
+from penstock.core import Allocation, PenstockError, Pooling, StepPlan
 from penstock.core.plan import LAST_SAMPLED
 from penstock.core.request import MAX_LOGPROBS
 from penstock.engine.startup import read_model
@@ -95,7 +95,7 @@ def test_steps_with_everything_at_once_find_what_was_left(
     with started(tmp_path, shape, monkeypatch) as (loaded, watch):
         (group,) = loaded.kv_spec().groups
         blocks = loaded.free_memory() // group.block_bytes
-        loaded.allocate([blocks])
+        loaded.allocate(Allocation((blocks,)))
         kept = watch.memory.kept.copy()
         for _ in range(paused * loaded.facts.pauses):
             loaded.submit(StepPlan(1)).result(60.0)
@@ -167,7 +167,7 @@ def test_a_graph_without_memory_is_launched_kernel_by_kernel(
     def tokens(*, full: bool) -> list[int]:
         found: list[int] = []
         with started(tmp_path, "dense", monkeypatch) as (loaded, _):
-            loaded.allocate([200])
+            loaded.allocate(Allocation((200,)))
             driver = Driver(loaded, 200)
             if full:
                 monkeypatch.setattr(torch.cuda, "CUDAGraph", Full)

@@ -20,7 +20,7 @@ from penstock.backends.torch.backend import TorchBackend
 from penstock.backends.torch.step import prompt_graphs
 from penstock.backends.torch.step.captures import Captures, Graph, Key
 from penstock.backends.torch.step.device import Cpu
-from penstock.core import StepPlan
+from penstock.core import Allocation, StepPlan
 from penstock.core.plan import LAST_SAMPLED
 from penstock.engine.startup import read_model
 from tests.backends.torch import fake_kernels
@@ -243,7 +243,7 @@ def test_a_gpu_is_ready_before_its_graphs_are_captured(
     pauses = loaded.facts.pauses
     free = loaded.free_memory()
     assert f", {pauses} graphs to capture in pauses" in loaded.facts.stages[-1][2]
-    loaded.allocate([96])
+    loaded.allocate(Allocation((96,)))
     assert captured(loaded) == {}
     for count in range(1, pauses + 1):
         loaded.submit(StepPlan(count)).result(HANG)
@@ -261,7 +261,7 @@ def test_without_its_kernels_no_graph_is_left_for_later(
     """A capture would hold up requests for as long as the compiler takes."""
     loaded = gpu(False)
     assert loaded.facts.pauses == 0
-    loaded.allocate([96])
+    loaded.allocate(Allocation((96,)))
     assert loaded._graphs.captures is not None
     assert captured(loaded) == {True: len(loaded._graphs.captures)}
 

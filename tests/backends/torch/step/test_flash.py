@@ -20,7 +20,7 @@ from penstock.backends.torch.kernels import Scoring
 from penstock.backends.torch.step import flash
 from penstock.backends.torch.step.device import Cpu, Device
 from penstock.backends.torch.step.graphs import BUCKETS
-from penstock.core import PenstockError
+from penstock.core import Allocation, PenstockError
 from penstock.core.plan import LAST_SAMPLED
 from penstock.engine.startup import read_model
 from tests.backends.torch.driving import Driver, Part, backend, config_of, dense
@@ -71,7 +71,7 @@ def flashed(
     config = config_of(family, device="cuda", attention_backend="flashinfer", **settings)
     loaded = TorchBackend(config, read_model(config), None, device or Cpu(1))
     try:
-        loaded.allocate([96] * len(loaded.kv_spec().groups))
+        loaded.allocate(Allocation((96,) * len(loaded.kv_spec().groups)))
         # What no token wrote is read by no token.
         for pool in loaded._model.pools:
             pool.blocks.fill_(torch.nan)

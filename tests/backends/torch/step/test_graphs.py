@@ -23,7 +23,7 @@ from penstock.backends.torch.sampling.sampling import Draws
 from penstock.backends.torch.sampling.slots import new_slot
 from penstock.backends.torch.step import graphs, outputs, prompt_graphs
 from penstock.backends.torch.step.graphs import BUCKETS
-from penstock.core import Registration, StepPlan
+from penstock.core import Allocation, Registration, StepPlan
 from penstock.core.plan import LAST_SAMPLED, NOT_FINITE
 from penstock.engine.startup import read_model
 from tests.backends.torch.driving import HANG, SLOTS, Driver, Part, backend, config_of
@@ -215,7 +215,7 @@ def recorded(family: str, recorder: Recorder, *, paused: bool = True) -> Iterato
     """`paused`: all graphs are captured before the first step."""
     config = config_of(family)
     loaded = TorchBackend(config, read_model(config), None, Recording(recorder))
-    loaded.allocate([96] * len(loaded.kv_spec().groups))
+    loaded.allocate(Allocation((96,) * len(loaded.kv_spec().groups)))
     assert recorder.captures == 0
     if paused:
         pause(loaded)
