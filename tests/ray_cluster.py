@@ -52,7 +52,8 @@ def environment() -> dict[str, str]:
     paths = [str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
     own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, "RAY_USAGE_STATS_ENABLED": "0"}
     own["RAY_raylet_start_wait_time_s"] = f"{HANG:.0f}"
-    return {**os.environ, **HEALTH_CHECKS, **own, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    own["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    return {**os.environ, **HEALTH_CHECKS, **own}
 
 
 class RayNode:
