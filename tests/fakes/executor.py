@@ -2,7 +2,8 @@
 
 Its KV cells remember the token that was computed there, and the next token is a hash of all tokens
 that the block tables lead to. So a wrong block, a stale cell or a lost token changes the output;
-batching must not.
+batching must not. With state slots, the next token also depends on a rolling hash of all tokens,
+which the slots hold with its position: a state that is one token off is refused.
 """
 
 from __future__ import annotations
@@ -11,20 +12,38 @@ import hashlib
 import struct
 from array import array
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from itertools import accumulate
 
 from penstock.core import LogprobRow, Pooling, StepPlan, StepResult
-from penstock.core.plan import LAST_SAMPLED, LATE_MASK, MAX_PLAN_GRAMMAR_BYTES, NO_BLOCK
+from penstock.core.plan import (
+    LAST_SAMPLED,
+    LATE_MASK,
+    MAX_PLAN_GRAMMAR_BYTES,
+    NO_BLOCK,
+    NO_STATE,
+)
 from penstock.core.transfer import OpenTiers, Transfer, TransferResult
 from tests.fakes.contract import ContractBrokenError, require
 from tests.fakes.sampling import wants_logprobs
 from tests.fakes.tiers import FakeMover
 
 
-def next_token(context: Sequence[int], vocab: int) -> int:
-    digest = hashlib.blake2b(array("i", context).tobytes(), digest_size=8).digest()
+def next_token(context: Sequence[int], vocab: int, state: bytes = b"") -> int:
+    """`state`: the state after all tokens, if the model has one; `context` may be a window."""
+    digest = hashlib.blake2b(array("i", context).tobytes() + state, digest_size=8).digest()
     return int.from_bytes(digest, "little") % vocab
+
+
+def next_state(state: bytes, token: int) -> bytes:
+    """The state after one more token: a hash of all tokens. No token: empty."""
+    return hashlib.blake2b(state + token.to_bytes(4, "little"), digest_size=8).digest()
+
+
+def state_after(tokens: Iterable[int]) -> bytes:
+    return reduce(next_state, tokens, b"")
 
 
 def pooled_vector(context: Sequence[int]) -> bytes:
@@ -101,6 +120,9 @@ class Row:
     at: int
     """First of its tokens in the plan."""
     tables: list[list[int]] = field(default_factory=list)
+    source: int = NO_STATE
+    written: dict[int, int] = field(default_factory=dict)
+    """State slots to write, each with the number of tokens after which."""
 
     @property
     def end(self) -> int:
@@ -110,7 +132,8 @@ class Row:
 class FakeExecutor:
     """`windows` has an entry for each KV group, `num_blocks` one number for all or one for each.
     Steps in `fail_at` raise instead of computing; others say that they took `step_seconds`. `late`
-    tells for each row with a grammar whether its mask is late.
+    tells for each row with a grammar whether its mask is late. `states`: number of state slots; 0
+    for a model without sequence state.
 
     With `named` tiers or `ram_slots`, `mover` moves cells between them and the pool
     (`tests.fakes.tiers`).
@@ -132,8 +155,11 @@ class FakeExecutor:
         auto: bool = False,
         late: Callable[[], bool] = lambda: False,
         step_seconds: Callable[[StepPlan], float] = lambda plan: 0.0,
+        states: int = 0,
     ) -> None:
         self.late = late
+        self.states: list[tuple[int, bytes] | None] = [None] * states
+        """Position and state in each state slot."""
         self.step_seconds = step_seconds
         self.depth = depth
         self.block_size = block_size
@@ -201,6 +227,8 @@ class FakeExecutor:
             return self._compute(plan, rows)
         for row in rows:
             row.slot.usable = False
+            for slot in row.written:
+                self.states[slot] = None
         return RuntimeError(failure)
 
     def _compute(self, plan: StepPlan, rows: list[Row]) -> StepResult:
@@ -230,6 +258,30 @@ class FakeExecutor:
         for index, drafts in enumerate(plan.drafts):
             require(0 <= drafts < plan.lengths[index], "drafts follow a token")
             require(not drafts or plan.sample[index] == 1, "drafts without sample")
+        self._check_state_columns(plan)
+
+    def _check_state_columns(self, plan: StepPlan) -> None:
+        offsets = plan.save_offsets
+        if not self.states:
+            columns = (plan.state_from, plan.state_to, offsets, plan.save_rows, plan.save_slots)
+            require(not any(columns), "state columns of a model without state")
+            return
+        n = len(plan.slots)
+        require(len(plan.state_from) == len(plan.state_to) == n, "a state for each sequence")
+        require(len(offsets) == n + 1 and offsets[0] == 0, "save_offsets has n + 1 entries")
+        ends = offsets[-1], len(plan.save_rows), len(plan.save_slots)
+        require(len(set(ends)) == 1, "saves of different lengths")
+        written = [*plan.state_to, *plan.save_slots]
+        require(len(set(written)) == len(written), "a state slot is written twice")
+        for index, (source, start) in enumerate(zip(plan.state_from, plan.starts, strict=True)):
+            require((source == NO_STATE) == (start == 0), "no state at position 0, else one")
+            others = written[:index] + written[index + 1 :]
+            require(source not in others, f"state slot {source} is read and written")
+            rows = list(plan.save_rows[offsets[index] : offsets[index + 1]])
+            require(rows == sorted(set(rows)), "saves ascend")
+            require(not rows or 0 < rows[0] <= rows[-1] < plan.lengths[index], "a save outside")
+        most = len(self.states)
+        require(all(0 <= slot < most for slot in written), "a state slot out of range")
 
     def _register(self, plan: StepPlan) -> None:
         grammars = plan.grammars
@@ -250,7 +302,13 @@ class FakeExecutor:
             require(number in self.slots, f"slot {number} was never registered")
             drafts = plan.drafts[index] if plan.drafts else 0
             slot, start, length = self.slots[number], plan.starts[index], plan.lengths[index]
-            rows.append(Row(index, slot, start, length, drafts, at, slot.tables))
+            row = Row(index, slot, start, length, drafts, at, slot.tables)
+            if self.states:
+                saves = slice(plan.save_offsets[index], plan.save_offsets[index + 1])
+                row.source = plan.state_from[index]
+                row.written = dict(zip(plan.save_slots[saves], plan.save_rows[saves], strict=True))
+                row.written[plan.state_to[index]] = length
+            rows.append(row)
             at += length
         return rows
 
@@ -303,6 +361,7 @@ class FakeExecutor:
             row.slot.undrawn = False
         require(all(0 <= token < self.vocab for token in tokens), "a token out of the vocabulary")
         context = self._context(row)
+        states = self._consume(row, tokens)
         first = row.start - len(context)
         for offset, token in enumerate(tokens):
             self._write(row, row.start + offset, token)
@@ -321,7 +380,21 @@ class FakeExecutor:
         if not plan.sample[row.index]:
             result.counts.append(0)
             return
-        self._sample(row, tokens, seen, result)
+        self._sample(row, tokens, seen, states, result)
+
+    def _consume(self, row: Row, tokens: list[int]) -> list[bytes]:
+        """The states after each of the row's tokens, which are written where the plan says; without
+        state slots they are empty.
+        """
+        if not self.states:
+            return [b""] * row.length
+        tag = (0, b"") if row.source == NO_STATE else self.states[row.source]
+        require(tag is not None and tag[0] == row.start, f"{tag} is no state at {row.start}")
+        assert tag is not None
+        states = list(accumulate(tokens, next_state, initial=tag[1]))[1:]
+        for slot, after in row.written.items():
+            self.states[slot] = (row.start + after, states[after - 1])
+        return states
 
     def _pool(
         self, row: Row, seen: Callable[[int], list[int]], result: StepResult, *, ends: bool
@@ -336,14 +409,19 @@ class FakeExecutor:
             result.vectors[row.index] = pooled_vector(seen(row.length - 1))
 
     def _sample(
-        self, row: Row, tokens: list[int], seen: Callable[[int], list[int]], result: StepResult
+        self,
+        row: Row,
+        tokens: list[int],
+        seen: Callable[[int], list[int]],
+        states: list[bytes],
+        result: StepResult,
     ) -> None:
         """Draw tokens while they confirm the drafts and their masks are there."""
         sampled, logprobs = [], []
         for at in range(row.length - 1 - row.drafts, row.length):
             if row.slot.undrawn or (row.slot.grammar and self.late()):
                 break
-            token = next_token(seen(at), self.vocab)
+            token = next_token(seen(at), self.vocab, states[at])
             sampled.append(token)
             logprobs.append(row_for(seen(at), token))
             if at + 1 == row.length or tokens[at + 1] != token:

@@ -40,7 +40,7 @@ class World:
             return
         table, digests = self.kv.table(), self.digests[prompt]
         blocks = min(blocks, len(digests))
-        hits = self.kv.find_prefix(digests, blocks)
+        hits = self.kv.find_prefix(digests, blocks).hits
         if not self.kv.admit(table, digests, hits, blocks * SIZE, 0):
             return
         for at in range(hits, blocks):

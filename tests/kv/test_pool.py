@@ -104,7 +104,7 @@ def test_a_free_block_gives_its_name_to_a_later_one() -> None:
 
 def test_a_name_that_moves_is_not_reported_as_removed() -> None:
     pool, followed = BlockPool(2), Followed()
-    pool.events = followed
+    pool.on_removed.append(followed.removed)
     first, second = take(pool, 2)
     pool.publish(first, b"d")
     followed.stored(b"d", None, array("i"))

@@ -63,15 +63,15 @@ def filled(
 @pytest.mark.parametrize("windows", [[None], [20], [None, 20], [33, None, 16]])
 def test_a_hit_ends_at_the_first_gap_and_at_the_limit(windows: list[int | None]) -> None:
     kv, _, digests = filled(windows, 4)
-    assert kv.find_prefix(digests, 6) == 4
-    assert kv.find_prefix(digests, 3) == 3
+    assert kv.find_prefix(digests, 6).hits == 4
+    assert kv.find_prefix(digests, 3).hits == 3
     kv.forget(digests[2])
-    assert kv.find_prefix(digests, 6) == 2
+    assert kv.find_prefix(digests, 6).hits == 2
 
 
 def test_nothing_is_found_where_names_are_for_others() -> None:
     kv, _, digests = filled([None], 4, searched=False)
-    assert kv.find_prefix(digests, 6) == 0
+    assert kv.find_prefix(digests, 6).hits == 0
 
 
 def test_a_window_needs_only_the_blocks_that_the_next_token_sees() -> None:
@@ -81,9 +81,9 @@ def test_a_window_needs_only_the_blocks_that_the_next_token_sees() -> None:
     kv.pools[1].forget(digests[0])
     kv.pools[1].forget(digests[3])
     # A token at 96 sees those from 77 on: blocks 4 and 5. At 80 it would see block 3.
-    assert kv.find_prefix(digests, 6) == 6
-    assert kv.find_prefix(digests, 5) == 3
-    assert kv.find_prefix(digests, 2) == 0
+    assert kv.find_prefix(digests, 6).hits == 6
+    assert kv.find_prefix(digests, 5).hits == 3
+    assert kv.find_prefix(digests, 2).hits == 0
 
 
 def test_a_chunk_needs_the_blocks_from_its_beginning_on() -> None:
@@ -92,10 +92,10 @@ def test_a_chunk_needs_the_blocks_from_its_beginning_on() -> None:
     kv.pools[1].forget(digests[3])
     # A token at 96 sees those from 80 on, one at 80 itself alone; one at 64 or 48 sees those from
     # 40 on, one at 32 those from 0 on.
-    assert kv.find_prefix(digests, 6) == 6
-    assert kv.find_prefix(digests, 5) == 5
-    assert kv.find_prefix(digests, 4) == 3
-    assert kv.find_prefix(digests, 2) == 1
+    assert kv.find_prefix(digests, 6).hits == 6
+    assert kv.find_prefix(digests, 5).hits == 5
+    assert kv.find_prefix(digests, 4).hits == 3
+    assert kv.find_prefix(digests, 2).hits == 1
 
 
 def test_a_shorter_hit_of_one_window_is_checked_by_the_others() -> None:
@@ -103,9 +103,9 @@ def test_a_shorter_hit_of_one_window_is_checked_by_the_others() -> None:
     kv.pools[0].forget(digests[4])
     kv.pools[1].forget(digests[1])
     # Six blocks need block 5 of the first group and 3 to 5 of the second.
-    assert kv.find_prefix(digests, 6) == 6
+    assert kv.find_prefix(digests, 6).hits == 6
     # Five need block 4 of the first; four then need block 1 of the second; one needs block 0.
-    assert kv.find_prefix(digests, 5) == 1
+    assert kv.find_prefix(digests, 5).hits == 1
 
 
 def test_a_hit_shares_visible_blocks_and_has_none_behind_the_window() -> None:

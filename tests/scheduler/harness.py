@@ -19,8 +19,10 @@ from tests.fakes.executor import (
     FakeFuture,
     hash_chain,
     hash_root,
+    next_state,
     next_token,
     seen_by_all,
+    state_after,
 )
 from tests.fakes.sampling import encode
 
@@ -58,14 +60,18 @@ def reference(
     vocab: int,
     max_model_len: int,
     windows: Sequence[int | None] = (None,),
+    *,
+    has_state: bool = False,
 ) -> tuple[list[int], FinishReason]:
     """The output of a request that is alone in the world, without what it had before."""
     context, output = list(request.prompt), [-1] * request.resumed
+    state = state_after(context)
     sees = seen_by_all(windows) or max_model_len
     params = request.params
     while True:
-        token = next_token(context[-sees:], vocab)
+        token = next_token(context[-sees:], vocab, state if has_state else b"")
         context.append(token)
+        state = next_state(state, token)
         output.append(token)
         stops = set(params.stop_token_ids) | (set() if params.ignore_eos else {EOS})
         if token in stops and len(output) > params.min_tokens:
@@ -80,16 +86,23 @@ class RandomDrafter:
     active = True
 
     def __init__(
-        self, draw: Random, vocab: int = 97, windows: Sequence[int | None] = (None,)
+        self,
+        draw: Random,
+        vocab: int = 97,
+        windows: Sequence[int | None] = (None,),
+        *,
+        has_state: bool = False,
     ) -> None:
         self._draw = draw
+        self._has_state = has_state
         self._vocab = vocab
         self._sees = seen_by_all(windows) or 0
 
     def propose(self, tokens: array[int], most: int) -> list[int]:
         context, known = list(tokens), len(tokens)
         for _ in range(self._draw.randint(0, min(most, 5))):
-            right = next_token(context[-self._sees :], self._vocab)
+            state = state_after(context) if self._has_state else b""
+            right = next_token(context[-self._sees :], self._vocab, state)
             wrong = self._draw.randrange(self._vocab)
             context.append(right if self._draw.random() < 0.7 else wrong)
         return context[known:]
@@ -100,6 +113,24 @@ class Ending:
     tokens: list[int] = field(default_factory=list)
     rows: list[StepOutput] = field(default_factory=list)
     finish: FinishReason = FinishReason.NONE
+
+
+class RecordingHasher(BlockHasher):
+    """Remembers, for each digest, the position and the state after its tokens."""
+
+    def __init__(self, block_size: int) -> None:
+        super().__init__(block_size, IDENTITY, hash_chain, hash_root)
+        self.states: dict[bytes, tuple[int, bytes]] = {}
+
+    def digests(
+        self, tokens: array[int], known: list[bytes], salt: bytes, adapter: int = 0
+    ) -> list[bytes]:
+        found = super().digests(tokens, known, salt, adapter)
+        for block, digest in enumerate(found, start=len(known) + 1):
+            if digest not in self.states:
+                end = block * self.block_size
+                self.states[digest] = end, state_after(tokens[:end])
+        return found
 
 
 class World:
@@ -131,10 +162,13 @@ class World:
         ahead_seconds: float = AHEAD_SECONDS,
         step_seconds: Callable[[StepPlan], float] = lambda plan: 0.0,
         events: KvEvents | None = None,
+        states: int = 0,
     ) -> None:
         self.now = 0.0
+        self.has_state = states > 0
         self.events = events
         self.windows = windows
+        self.reported = windows.index(None) if None in windows else 0
         self.limits = Limits(
             max_num_seqs,
             budget,
@@ -160,8 +194,9 @@ class World:
             depth=in_flight,
             late=late,
             step_seconds=step_seconds,
+            states=states,
         )
-        hasher = BlockHasher(block_size, IDENTITY, hash_chain, hash_root) if prefix else None
+        self.hasher = hasher = RecordingHasher(block_size) if prefix else None
         self.kv = KvCache(
             block_size,
             self.executor.num_blocks,
@@ -169,6 +204,7 @@ class World:
             step_tokens=budget,
             hasher=hasher,
             events=self.events,
+            states=states,
         )
         self.scheduler = Scheduler(
             self.limits, self.kv, lambda: self.now, self.make_tiers(), drafter
@@ -186,7 +222,13 @@ class World:
 
     def reference(self, request: Request) -> tuple[list[int], FinishReason]:
         limits = self.limits
-        return reference(request, limits.vocab_size, limits.max_model_len, self.windows)
+        return reference(
+            request,
+            limits.vocab_size,
+            limits.max_model_len,
+            self.windows,
+            has_state=self.has_state,
+        )
 
     def add(self, request: Request) -> None:
         self.endings[request.id] = Ending()
@@ -203,7 +245,20 @@ class World:
             self._apply_oldest()
         self.collect()
         self.scheduler.check()
+        if self.has_state and self.hasher is not None:
+            self.check_checkpoints(self.hasher)
         return plan
+
+    def check_checkpoints(self, hasher: RecordingHasher) -> None:
+        """Each slot with a name has the state after the tokens of its name, and the KV blocks
+        before are not all that is left of it.
+        """
+        states = self.kv.states
+        named = {digest: slot for digest in hasher.states if (slot := states.find(digest)) >= 0}
+        assert len(named) == states.named
+        for digest, slot in named.items():
+            assert self.executor.states[slot] == hasher.states[digest]
+            assert self.kv.pools[self.reported].find(digest) >= 0
 
     def _apply_oldest(self) -> None:
         plan, future = self.in_flight.pop(0)

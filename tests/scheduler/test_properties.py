@@ -56,11 +56,13 @@ def draw_arrival(draw: Random, request_id: int) -> Arrival:
     return Arrival(step, request, draw.choice([None, None, None, None, step, step + 3, step + 20]))
 
 
-def draw_world(draw: Random) -> World:
+def draw_world(draw: Random, has_state: bool = False) -> World:
+    states = draw.choice([2, 5, 8, 12, 40]) if has_state else 0
     block_size = draw.choice([16, 16, 32])
     max_num_seqs = draw.choice([1, 3, 6, 6])
     windows = draw.choice([(None,), (None,), (None, 24), (40, None), (20,), (16, None, 50)])
-    drafter = RandomDrafter(draw, windows=windows) if draw.random() < 0.3 else None
+    drafter = RandomDrafter(draw, windows=windows, has_state=has_state)
+    drafts = draw.random() < 0.3
     budget = max_num_seqs + draw.choice([0, 3, 20, 50, 100])
     late = draw.choice([0.0, 0.3, 0.8])
     return World(
@@ -74,9 +76,10 @@ def draw_world(draw: Random) -> World:
         in_flight=draw.choice([1, 2, 2, 3]),
         stages=draw.choice([0, 1, 1, 2]),
         fail_at=[draw.randrange(1, 60)] if draw.random() < 0.2 else [],
-        drafter=drafter,
+        drafter=drafter if drafts else None,
         by_priority=draw.random() < 0.4,
         late=lambda: draw.random() < late,
+        states=states,
     )
 
 
@@ -110,20 +113,28 @@ def test_every_request_ends_once_with_its_own_output(draw: Random) -> None:
     check_random_world(draw)
 
 
+@pytest.mark.heavy
+@pytest.mark.parametrize("seed", range(60))
+def test_a_state_is_never_off_by_a_token(seed: int) -> None:
+    check_random_world(Random(seed), has_state=True)
+
+
 @pytest.mark.slow
-def test_thousands_of_worlds() -> None:
+@pytest.mark.parametrize("has_state", [False, True])
+def test_thousands_of_worlds(has_state: bool) -> None:
     for seed in range(5000):
-        check_random_world(Random(seed))
+        check_random_world(Random(seed), has_state)
 
 
-def check_random_world(draw: Random) -> None:
+def check_random_world(draw: Random, has_state: bool = False) -> None:
     arrivals = [draw_arrival(draw, request_id) for request_id in range(draw.randint(1, 12))]
-    world = draw_world(draw)
+    world = draw_world(draw, has_state)
     play(world, arrivals)
     for arrival in arrivals:
         check_ending(world, arrival)
     stats = world.scheduler.stats()
     assert (stats.running, stats.waiting, stats.blocks_used) == (0, 0, 0)
+    assert world.kv.states.available == world.kv.states.slots
 
 
 def check_ending(world: World, arrival: Arrival) -> None:

@@ -22,6 +22,8 @@ LATE_MASK = -3
 """In a result, the only token of a sequence: nothing was sampled, because the grammar mask was not
 ready in time. The row must be computed again, as must a following row that was planned ahead.
 """
+NO_STATE = -1
+"""In a plan, instead of a state slot to read: the sequence starts, and its state is zero."""
 NO_BLOCK = -1
 """Block table entry whose tokens have left the group's sliding window."""
 
@@ -104,6 +106,23 @@ class StepPlan:
     added: array[int] = field(default_factory=_ints)
     grammars: list[bytes] = field(default_factory=list)
     """Encoded grammars that the registrations refer to."""
+    state_from: array[int] = field(default_factory=_ints)
+    """[n] State slot with the state after the tokens before `starts`; NO_STATE at position 0.
+    Empty, as are the following four columns, if the model has no sequence state.
+    """
+    state_to: array[int] = field(default_factory=_ints)
+    """[n] State slot for the state after the sequence's last token; may be its `state_from`. All
+    other written slots are distinct, and no other sequence of the plan reads a written slot.
+    """
+    save_offsets: array[int] = field(default_factory=_ints)
+    """[n + 1] Entries save_offsets[i] .. save_offsets[i + 1] - 1 of the next columns are of
+    sequence i.
+    """
+    save_rows: array[int] = field(default_factory=_ints)
+    """Numbers of the sequence's tokens, from 1 and less than its length, ascending: after so many
+    the state is also written to a slot of `save_slots`.
+    """
+    save_slots: array[int] = field(default_factory=_ints)
 
 
 @dataclass(slots=True)

@@ -1,11 +1,13 @@
-"""Bookkeeping of the KV pools in the engine: which sequences own which blocks, block tables, lookup
-of blocks by digest. Moves no bytes: the backends hold the memory.
+"""Bookkeeping of the pools in the engine: which sequences own which blocks and state slots, block
+tables, lookup of blocks and state checkpoints by digest. Moves no bytes: the backends hold the
+memory.
 """
 
-from penstock.kv.cache import BlockTable, KvCache, window_blocks
+from penstock.kv.cache import BlockTable, KvCache, Match, window_blocks
 from penstock.kv.events import KvEvents
 from penstock.kv.hashing import BlockHasher, HashChain, HashRoot
 from penstock.kv.pool import BlockPool, OutOfBlocksError, PoolCorruptError
+from penstock.kv.states import RowState, StatePool, StateTable
 
 __all__ = [
     "BlockHasher",
@@ -15,7 +17,11 @@ __all__ = [
     "HashRoot",
     "KvCache",
     "KvEvents",
+    "Match",
     "OutOfBlocksError",
     "PoolCorruptError",
+    "RowState",
+    "StatePool",
+    "StateTable",
     "window_blocks",
 ]

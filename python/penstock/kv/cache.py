@@ -18,6 +18,7 @@ from penstock.core.plan import NO_BLOCK
 from penstock.kv.events import KvEvents
 from penstock.kv.hashing import BlockHasher
 from penstock.kv.pool import BlockPool
+from penstock.kv.states import StatePool, StateTable
 
 Cut = Callable[[Sequence[bytes], int], int]
 """Upper bound of a prefix hit: from the digests of a prompt's blocks and a number of them, the same
@@ -38,6 +39,20 @@ class BlockTable:
     """Number of tokens for which every group has blocks."""
     sent: int = 0
     """Number of leading entries that were already sent to the executor in a plan."""
+    state: StateTable = field(default_factory=StateTable)
+    """Slots of the sequence state; unused if the model has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A prompt's longest prefix in the pools, in blocks."""
+
+    kv: int
+    """Number of blocks with KV."""
+    hits: int
+    """Number of blocks that need not be computed: with sequence state, those before a state
+    checkpoint. Otherwise the same as `kv`.
+    """
 
 
 @dataclass(slots=True)
@@ -54,8 +69,9 @@ class _Share:
 
 class KvCache:
     """`blocks` and `windows` have one entry for each group. A window of None means full attention;
-    a `chunked` window does not slide. Without a `hasher` no block gets a digest. If `searched` is
-    False, prefixes are not looked up.
+    a `chunked` window does not slide. `states` is the number of state slots; 0 for a model without
+    sequence state. Without a `hasher` no block gets a digest. If `searched` is False, prefixes are
+    not looked up.
 
     `step_tokens` is the maximum number of tokens of one sequence in a step.
     """
@@ -71,11 +87,13 @@ class KvCache:
         hasher: BlockHasher | None = None,
         searched: bool = True,
         events: KvEvents | None = None,
+        states: int = 0,
     ) -> None:
         if len(blocks) != len(windows):
             raise InvalidValueError("blocks", list(blocks), f"a number for {len(windows)} groups")
         self.block_size = block_size
         self.pools = tuple(map(BlockPool, blocks))
+        self.states = StatePool(states, block_size)
         self.hasher = hasher
         self.windowed = any(windows)
         self._windows = tuple(windows)
@@ -88,14 +106,27 @@ class KvCache:
             if window is not None
         )
         self.events = events
-        # KV events cover one group only. A hit needs blocks in every group, and the group without a
-        # window keeps most of them.
+        # KV events and state checkpoints follow one group only. A hit needs blocks in every group,
+        # and the group without a window keeps most of them.
         self._reported = self.pools[windows.index(None) if None in windows else 0]
-        self._reported.events = events
+        if events is not None:
+            self._reported.on_removed.append(events.removed)
+        if states:
+            # A state without the KV before it is of no use.
+            self._reported.on_removed.append(self.states.forget)
 
     def table(self) -> BlockTable:
         """A new, empty block table."""
         return BlockTable(tuple(array("i") for _ in self.pools), [0] * len(self.pools))
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the model has sequence state."""
+        return self.states.slots > 0
+
+    def seats(self, most: int) -> int:
+        """Number of sequences, at most `most`, that can run at once: each needs two state slots."""
+        return min(most, self.states.slots // 2) if self.has_state else most
 
     def blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_size)
@@ -138,8 +169,8 @@ class KvCache:
         resume: int = 0,
     ) -> bool:
         """Fill an empty table for `tokens` tokens. The first `hits` blocks, named by `digests`, are
-        in the pool. If `resume` is larger, the blocks up to it are loaded from tiers before the
-        rest is computed.
+        in the pool, and so is the state at their end. If `resume` is larger, the blocks up to it
+        are loaded from tiers before the rest is computed.
 
         A group with a window gets blocks for one step, and the earlier blocks that this step
         attends to. Returns False and changes nothing if a pool would keep fewer than `spare` free
@@ -156,6 +187,9 @@ class KvCache:
             if missing + spare > pool.available - sum(map(pool.is_free, found)):
                 return False
             shares.append(_Share(pool, behind, found, missing))
+        # Before blocks are taken, which can evict digests and their checkpoints.
+        if self.has_state and hits:
+            self.states.begin(table.state, digests[hits - 1])
         for group, share in enumerate(shares):
             self._fill(table, group, share)
         table.capacity = min(map(len, table.groups)) * self.block_size
@@ -190,6 +224,7 @@ class KvCache:
             del blocks[:]
             table.behind[group] = 0
         table.capacity = table.sent = 0
+        self.states.release(table.state)
 
     def _behind(self, group: int, position: int) -> int:
         """Number of leading blocks that a token at `position` does not attend to."""
@@ -202,15 +237,18 @@ class KvCache:
 
     # Prefix cache ---------------------------------------------------------------------------------
 
-    def find_prefix(self, digests: Sequence[bytes], limit: int) -> int:
-        """Length in blocks of the longest prefix whose blocks are in the pools, at most `limit`. In
-        each group the prefix covers all blocks that the next token attends to. Takes no references.
+    def find_prefix(self, digests: Sequence[bytes], limit: int) -> Match:
+        """The longest prefix in the pools, at most `limit` blocks. In each group it covers all
+        blocks that the next token attends to. Takes no references.
         """
         hits = limit if self._searched else 0
         for pool, window in zip(self.pools, self._windows, strict=True):
             if window is None:
                 hits = next((at for at in range(hits) if pool.find(digests[at]) < 0), hits)
-        return _agreed(self._cuts, digests, hits)
+        kv = _agreed(self._cuts, digests, hits)
+        if not self.has_state:
+            return Match(kv, kv)
+        return Match(kv, _agreed((self.states.longest, *self._cuts), digests, kv))
 
     def _visible(self, group: int, digests: Sequence[bytes], hits: int) -> int:
         """The `Cut` of a group with a window: it needs the blocks inside the window."""
@@ -250,12 +288,14 @@ class KvCache:
         """Remove a digest from the pools of all groups, so that lookups no longer find the block.
         Returns whether a pool had it.
         """
+        self.states.forget(digest)
         return sum(pool.forget(digest) for pool in self.pools) > 0
 
     def forget_all(self, salt_group: bytes = b"") -> int:
         """Remove all digests, or those that begin with `salt_group`; returns their number, counted
-        in each group's pool.
+        in each group's pool. State checkpoints are removed with them, but not counted.
         """
+        self.states.forget_all(salt_group)
         return sum(pool.forget_all(salt_group) for pool in self.pools)
 
     # Reports --------------------------------------------------------------------------------------
@@ -281,6 +321,8 @@ class KvCache:
         as (group, blocks). Raises PoolCorruptError on a mismatch.
         """
         owned: list[list[Sequence[int]]] = [[] for _ in self.pools]
+        tables = list(tables)
+        self.states.check(table.state for table in tables)
         for table in tables:
             for group, blocks in enumerate(table.groups):
                 owned[group].append(blocks[table.behind[group] :])

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from penstock.core import PenstockError
-from penstock.kv.events import KvEvents
 
 
 class OutOfBlocksError(PenstockError):
@@ -34,8 +33,8 @@ class BlockPool:
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
-        self.events: KvEvents | None = None
-        """Sink of an event for each digest that the pool removes; None for no events."""
+        self.on_removed: list[Callable[[bytes], object]] = []
+        """Called with each digest that the pool removes."""
         self.available = num_blocks
         self._references = array("i", bytes(4 * num_blocks))
         self._digests: list[bytes | None] = [None] * num_blocks
@@ -115,11 +114,10 @@ class BlockPool:
         if block < 0:
             return False
         self._digests[block] = None
-        if self.events is not None:
-            self.events.removed(digest)
         if self._references[block] == 0:
             del self._cached[block]
             self._blank.append(block)
+        self._report_removed(digest)
         return True
 
     def forget_all(self, group: bytes = b"") -> int:
@@ -131,15 +129,22 @@ class BlockPool:
     def is_free(self, block: int) -> bool:
         return self._references[block] == 0
 
+    def is_private(self, block: int) -> bool:
+        """Whether the block has one owner and no name, so that nobody else reads it."""
+        return self._references[block] == 1 and self._digests[block] is None
+
     def _evict(self) -> int:
         block, _ = self._cached.popitem(last=False)
         digest = self._digests[block]
         if digest is not None:
             del self._by_digest[digest]
             self._digests[block] = None
-            if self.events is not None:
-                self.events.removed(digest)
+            self._report_removed(digest)
         return block
+
+    def _report_removed(self, digest: bytes) -> None:
+        for report in self.on_removed:
+            report(digest)
 
     def check(self, tables: Iterable[Sequence[int]]) -> None:
         """Audit the pool against all block tables and blocks that are in use. Raises

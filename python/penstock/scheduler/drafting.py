@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from penstock.kv import KvCache
-from penstock.scheduler.planning import Row, Work
+from penstock.scheduler.rows import Work, with_drafts
 
 
 class Drafter(Protocol):
@@ -27,9 +27,11 @@ class NoDrafts:
         return ()
 
 
-def append_drafts(work: Work, budget: int, drafter: Drafter, kv: KvCache) -> None:
+def append_drafts(
+    work: Work, budget: int, drafter: Drafter, kv: KvCache, spare_states: int
+) -> None:
     """Append draft tokens to the decodes in `work`: at most `budget` tokens in total, and only
-    tokens that get KV blocks without preemption.
+    tokens that get KV blocks without preemption, and state slots that leave `spare_states` free.
     """
     for at, row in enumerate(work):
         seq = row.seq
@@ -43,5 +45,5 @@ def append_drafts(work: Work, budget: int, drafter: Drafter, kv: KvCache) -> Non
         if known + len(drafts) > seq.table.capacity:
             kv.grow(seq.table, known + len(drafts))
         drafts = drafts[: max(seq.table.capacity - known, 0)]
-        work[at] = Row(seq, 1 + len(drafts), drafts)
-        budget -= len(drafts)
+        work[at] = row = with_drafts(kv, row, drafts, spare_states)
+        budget -= len(row.drafts)

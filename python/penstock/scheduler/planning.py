@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
 
 from penstock.core import StepPlan
 from penstock.core.plan import LAST_SAMPLED
+from penstock.kv import RowState
+from penstock.scheduler.rows import Work
 from penstock.scheduler.sequence import Sequence
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """The part of one sequence in a step."""
-
-    seq: Sequence
-    length: int
-    """Number of tokens to compute, drafts included."""
-    drafts: tuple[int, ...] = ()
-
-
-Work = list[Row]
-"""Rows of a step, at most one for each sequence."""
 
 
 def build_plan(step: int, work: Work, block_size: int) -> StepPlan:
@@ -50,6 +37,8 @@ def build_plan(step: int, work: Work, block_size: int) -> StepPlan:
             tokens.extend(seq.tokens[start:end])
             tokens.extend(row.drafts)
         _add_blocks(plan, seq, -(-end // block_size))
+        if seq.table.state.rows:
+            _add_state(plan, seq.table.state.rows[-1])
         seq.scheduled = end
         seq.sampling += samples
     if drafted:
@@ -83,6 +72,17 @@ def _add_blocks(plan: StepPlan, seq: Sequence, entries: int) -> None:
         plan.added_offsets.append(len(plan.added))
     if entries > kept:
         table.sent = entries
+
+
+def _add_state(plan: StepPlan, state: RowState) -> None:
+    if not plan.save_offsets:
+        plan.save_offsets.append(0)
+    plan.state_from.append(state.source)
+    plan.state_to.append(state.target)
+    for position, slot in state.saves:
+        plan.save_rows.append(position - state.start)
+        plan.save_slots.append(slot)
+    plan.save_offsets.append(len(plan.save_rows))
 
 
 def _fill_targets(plan: StepPlan, work: Work) -> None:

@@ -6,11 +6,16 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
-from penstock.kv import KvCache
+from penstock.kv import KvCache, Match
 from penstock.kv.tiers import PrefixLoad, Tiers
+from penstock.scheduler.checkpoints import first_checkpoints
 from penstock.scheduler.sequence import Sequence
+
+NOTHING = Match(0, 0)
 
 
 class Prefixes:
@@ -28,38 +33,78 @@ class Prefixes:
         self._kv = kv
         self._clock = clock
         self._claimed: dict[bytes, Sequence] = {}
+        self._admissions = 0
 
-    def find(self, seq: Sequence) -> int | None:
-        """Number of leading blocks of a waiting sequence that are in the prefix cache. None while
-        the sequence has to wait, because a running sequence computes the next block that both can
+    def find(self, seq: Sequence) -> Match | None:
+        """The leading blocks of a waiting sequence that are in the prefix cache. None while the
+        sequence has to wait, because a running sequence computes the next block that both can
         share, or because a tier lookup is pending.
 
         The last known token is always computed, because its logits are needed.
         """
         if self._kv.hasher is None:
-            return 0
+            return NOTHING
         if seq.awaits in self._claimed:
             return None
         self._add_digests(seq)
         if not seq.reads_cache:
-            return 0
+            return NOTHING
         limit = (len(seq.tokens) - 1) // self._kv.block_size
-        hits = self._kv.find_prefix(seq.digests, limit)
-        if hits < limit and seq.digests[hits] in self._claimed:
-            seq.awaits = seq.digests[hits]
+        found = self._kv.find_prefix(seq.digests, limit)
+        if found.hits < limit and self._awaits(seq, found.hits, limit):
             return None
-        return self.tiers.lookup(seq.load, seq.digests, hits)
+        hits = self.tiers.lookup(seq.load, seq.digests, found.hits)
+        return None if hits is None else replace(found, hits=hits)
 
-    def admitted(self, seq: Sequence, hits: int) -> None:
-        """Start an admitted sequence after its first `hits` blocks, which are cached. Claim the
-        blocks that it will compute, and start its load from the tiers.
+    def expect(self, waiting: Iterable[Sequence]) -> None:
+        """Let running sequences make the state checkpoints that `waiting` ones will begin at,
+        whose turn has not come yet. Each is compared once after each admission of another.
         """
-        size = self._kv.block_size
+        for seq in waiting:
+            if seq.expected == self._admissions or not seq.reads_cache:
+                continue
+            seq.expected = self._admissions
+            self._add_digests(seq)
+            limit = (len(seq.tokens) - 1) // self._kv.block_size
+            found = self._kv.find_prefix(seq.digests, limit)
+            if found.hits < limit:
+                self._awaits(seq, found.hits, limit)
+
+    def _awaits(self, seq: Sequence, hits: int, limit: int) -> bool:
+        """Whether a waiting sequence, with `hits` blocks in the cache, has to wait until a running
+        one has computed blocks that both share.
+
+        With sequence state, KV alone is of no use. So the running sequence makes a checkpoint where
+        the two part. If it is past that position, the waiting one does not wait.
+        """
+        claimant = self._claimed.get(seq.digests[hits])
+        if claimant is None:
+            return False
+        end = hits + 1
+        if self._kv.has_state:
+            end = _common(seq.digests[:limit], claimant.digests, end)
+            position = end * self._kv.block_size
+            if position <= claimant.scheduled and position not in claimant.checkpoints:
+                return False
+            claimant.checkpoints.add(position)
+            if position > claimant.scheduled:
+                self._kv.states.keep(claimant.table.state, position)
+        seq.awaits = seq.digests[end - 1]
+        return True
+
+    def admitted(self, seq: Sequence, found: Match) -> None:
+        """Start an admitted sequence after its hit. Claim the blocks that it will compute, and
+        start its load from the tiers. Blocks with KV but without a state checkpoint are computed
+        again, so they are claimed too.
+        """
+        size, hits = self._kv.block_size, found.hits
+        self._admissions += 1
         seq.rewind(hits * size)
         if seq.first_schedule < 0:
             self._count_first(seq)
         seq.awaits = b""
         seq.published = hits
+        seq.checkpoints = first_checkpoints(self._kv, len(seq.tokens), found)
         seq.publish_at = sys.maxsize if self._kv.hasher is None else (hits + 1) * size
         for digest in seq.digests[hits:]:
             self._claimed.setdefault(digest, seq)
@@ -160,3 +205,11 @@ class Prefixes:
         if self._kv.hasher is not None:
             salt, adapter = seq.request.cache_salt, seq.request.adapter
             seq.digests.extend(self._kv.hasher.digests(seq.tokens, seq.digests, salt, adapter))
+
+
+def _common(digests: list[bytes], others: list[bytes], least: int) -> int:
+    """Number of leading digests that two lists share; they share at least `least`. A digest covers
+    all blocks before it, so the lists differ from their first difference on.
+    """
+    ends = range(least + 1, min(len(digests), len(others)) + 1)
+    return least + bisect_left(ends, 1, key=lambda end: digests[end - 1] != others[end - 1])

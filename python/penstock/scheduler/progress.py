@@ -9,8 +9,8 @@ from penstock.core import FinishReason, StepPlan, StepResult
 from penstock.core.plan import LATE_MASK, NO_TOKEN, NOT_FINITE
 from penstock.kv import KvCache
 from penstock.scheduler.output_buffer import OutputBuffer
-from penstock.scheduler.planning import Row, Work
 from penstock.scheduler.prefixes import Prefixes
+from penstock.scheduler.rows import Row, Work
 from penstock.scheduler.sequence import Sequence
 from penstock.scheduler.sequence_table import SequenceTable
 
@@ -45,11 +45,13 @@ class Progress:
         self._clock = clock
 
     def apply(self, plan: StepPlan, work: Work, result: StepResult) -> None:
-        """Advance sequences, publish full blocks, release blocks behind a window, and emit outputs.
+        """Advance sequences, publish full blocks, name state checkpoints, release blocks behind a
+        window, and emit outputs.
 
         KV computed for a sequence that has already ended is valid, and is published too.
         """
-        counts, tokens, windowed = result.counts, result.tokens, self._kv.windowed
+        counts, tokens = result.counts, result.tokens
+        windowed, has_state = self._kv.windowed, self._kv.has_state
         at = 0
         for index, row in enumerate(work):
             seq, length, count = row.seq, row.length, counts[index]
@@ -62,6 +64,8 @@ class Progress:
                 self._prefixes.advance(seq)
             if seq.computed >= seq.publish_at:
                 self._prefixes.publish(seq)
+            if has_state:
+                self._kv.states.apply(seq.table.state, seq.computed, seq.digests, seq.checkpoints)
             if windowed:
                 self._kv.give_back(seq.table, seq.computed)
             if seq.ended:

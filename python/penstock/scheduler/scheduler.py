@@ -30,9 +30,10 @@ from penstock.scheduler.drafting import Drafter, NoDrafts
 from penstock.scheduler.intake import Intake
 from penstock.scheduler.limits import Limits
 from penstock.scheduler.output_buffer import OutputBuffer
-from penstock.scheduler.planning import Work, build_plan
+from penstock.scheduler.planning import build_plan
 from penstock.scheduler.prefixes import Prefixes
 from penstock.scheduler.progress import Progress
+from penstock.scheduler.rows import Work
 from penstock.scheduler.selection import Selection
 from penstock.scheduler.sequence_table import SequenceTable
 
@@ -56,7 +57,8 @@ class Scheduler:
         self._kv = kv
         self._outbox = OutputBuffer(clock)
         self._prefixes = Prefixes(kv, self.tiers, clock)
-        self._roster = SequenceTable(limits.max_num_seqs, kv, self._prefixes, self._outbox)
+        seats = kv.seats(limits.max_num_seqs)
+        self._roster = SequenceTable(seats, kv, self._prefixes, self._outbox)
         self._intake = Intake(limits, kv)
         self._prompts = PromptBudget()
         self._selection = Selection(
@@ -83,7 +85,7 @@ class Scheduler:
         run, REJECTED if the queue is full (`max_queue` requests beyond those that fill all slots).
         Ids of unfinished requests must be distinct.
         """
-        seq, queued = self._intake.sequence(request), len(self._roster) - self.limits.max_num_seqs
+        seq, queued = self._intake.sequence(request), len(self._roster) - self._roster.num_slots
         self._roster.wait(seq)
         if cancelled:
             self._roster.finish(seq, FinishReason.CANCELLED)

@@ -14,8 +14,8 @@ from penstock.scheduler.grammar_room import GrammarRoom
 from penstock.scheduler.growth import Growth
 from penstock.scheduler.intake import Intake
 from penstock.scheduler.limits import Limits
-from penstock.scheduler.planning import Row, Work
 from penstock.scheduler.prefixes import Prefixes
+from penstock.scheduler.rows import Work, make_row
 from penstock.scheduler.sequence import Sequence
 from penstock.scheduler.sequence_table import SequenceTable
 
@@ -75,8 +75,11 @@ class Selection:
         if self._roster.waiting and left and self._roster.slots:
             left = self._admit(work, left)
         self.blocked |= not self._roster.slots
+        if self._kv.has_state and self._kv.hasher is not None:
+            self._prefixes.expect(self._roster.waiting[: self._roster.num_slots])
         if self._drafter.active:
-            append_drafts(work, budget - (prompts - left), self._drafter, self._kv)
+            most = budget - (prompts - left)
+            append_drafts(work, most, self._drafter, self._kv, self._idle(work))
         return work
 
     def _prompt_budget(self, decodes: Work, budget: int) -> int:
@@ -98,7 +101,7 @@ class Selection:
         roster = self._roster
         if self._drafter.active or (roster.waiting and roster.slots):
             return []
-        work: Work = []
+        chosen: list[Sequence] = []
         for seq in roster.running:
             if seq.retries and (seq.in_flight or self._late(seq)):
                 continue
@@ -110,17 +113,41 @@ class Selection:
             elif seq.remaining() > 1:
                 return []
             else:
-                work.append(Row(seq, 1))
-        # If a pool fills up midway, the next step uses the blocks allocated up to then.
-        if not all(self._has_room(row.seq) for row in work):
+                chosen.append(seq)
+        if not self._have_room(chosen):
             return []
-        for row in work:
-            row.seq.in_flight += 1
+        work: Work = []
+        for seq in chosen:
+            self._join(work, seq, 1)
         return work
 
-    def _has_room(self, seq: Sequence) -> bool:
-        end = seq.scheduled + 1
-        return seq.table.capacity >= end or self._kv.grow(seq.table, end)
+    def _join(self, work: Work, seq: Sequence, length: int) -> int:
+        """Add a row of `length` tokens to the step; returns its number of tokens. It is smaller, or
+        0, if too few state slots are free until plans in flight are applied.
+        """
+        row = make_row(self._kv, seq, length, self._idle(work) - 1)
+        if row is None:
+            return 0
+        seq.in_flight += 1
+        work.append(row)
+        return row.length
+
+    def _idle(self, work: Work) -> int:
+        """Number of running sequences outside `work`. Each may need a state slot for its next row,
+        so checkpoints and drafts leave as many free.
+        """
+        return max(len(self._roster.running) - len(work), 0)
+
+    def _have_room(self, decoding: list[Sequence]) -> bool:
+        """Whether each sequence has a block for one more token, and a state slot. If a pool fills
+        up midway, the next step uses the blocks allocated up to then.
+        """
+        if self._kv.has_state and self._kv.states.available < len(decoding):
+            return False
+        return all(
+            seq.table.capacity > seq.scheduled or self._kv.grow(seq.table, seq.scheduled + 1)
+            for seq in decoding
+        )
 
     # Decodes --------------------------------------------------------------------------------------
 
@@ -132,8 +159,7 @@ class Selection:
             if not seq.registered and not self._grammars.takes(seq):
                 continue
             if seq.table.capacity > seq.scheduled or self._growth.grow(seq, seq.scheduled + 1):
-                seq.in_flight += 1
-                work.append(Row(seq, 1))
+                self._join(work, seq, 1)
                 if len(work) == share:
                     break
 
@@ -169,9 +195,8 @@ class Selection:
         length = min(self._prefixes.computable(seq), room, budget)
         if length <= 0 or not (seq.registered or self._grammars.takes(seq)):
             return 0
-        seq.in_flight += 1
-        work.append(Row(seq, length))
-        self._prefixes.scheduling(seq, seq.scheduled + length)
+        if length := self._join(work, seq, length):
+            self._prefixes.scheduling(seq, seq.scheduled + length)
         return length
 
     def _admit(self, work: Work, budget: int) -> int:
@@ -186,11 +211,11 @@ class Selection:
         for seq in roster.waiting:
             if not budget or not roster.slots:
                 break
-            hits = self._prefixes.find(seq)
-            if hits is None:
+            found = self._prefixes.find(seq)
+            if found is None:
                 continue
             known, spare = len(seq.tokens), len(roster.running)
-            if not self._kv.admit(seq.table, seq.digests, hits, known, spare, seq.load.end):
+            if not self._kv.admit(seq.table, seq.digests, found.hits, known, spare, seq.load.end):
                 self.blocked = True
                 if not (stalled_for := self._prefixes.tiers.stalled_for):
                     break
@@ -198,7 +223,7 @@ class Selection:
                     stuck = seq
                 continue
             roster.run(seq)
-            self._prefixes.admitted(seq, hits)
+            self._prefixes.admitted(seq, found)
             admitted = True
             budget -= self._chunk(work, seq, budget)
         if admitted:

@@ -64,12 +64,16 @@ class Sequence:
     """Digests (prefix cache keys) of the full blocks of `tokens`, computed on demand."""
     published: int = 0
     """Number of leading blocks whose digests are published."""
+    checkpoints: set[int] = field(default_factory=set)
+    """Positions, in tokens, at which the sequence is to make state checkpoints that stay."""
     publish_at: int = 0
     """Value of `computed` at which the next block is full."""
     awaits: bytes = b""
     """Digest of the block that this waiting sequence will share once a running sequence has
     computed it.
     """
+    expected: int = -1
+    """Number of admissions when this waiting sequence was last compared with running ones."""
     registered: bool = False
     ended: bool = False
     """Whether the last output row was emitted. Slot and blocks are released when no plan in flight

@@ -25,7 +25,7 @@ class SequenceTable:
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.slots = list(range(slots - 1, -1, -1))
-        self._num_slots = slots
+        self.num_slots = slots
         self.preemptions = 0
         self._leaving: list[Sequence] = []
         self._live: dict[int, Sequence] = {}
@@ -115,7 +115,7 @@ class SequenceTable:
         seated = [*self.running, *self._leaving]
         self._kv.check((seq.table for seq in seated), self._prefixes.tiers.tables())
         slots = sorted([*self.slots, *(seq.slot for seq in seated)])
-        if slots != list(range(self._num_slots)):
+        if slots != list(range(self.num_slots)):
             raise PoolCorruptError(f"slots are lost or taken twice: {slots}")
         if any(seq.slot < 0 for seq in self._prefixes.claimants()):
             raise PoolCorruptError("a sequence that is not running claims to compute a prefix")
