@@ -159,6 +159,7 @@ fn main() {
     for form in [
         WeightFormat::W4,
         WeightFormat::S4,
+        WeightFormat::Z4,
         WeightFormat::Mx4,
         WeightFormat::W8,
         WeightFormat::Bf16,

@@ -20,7 +20,8 @@ pub struct Activations {
     /// times the minimum of the weight group.
     pub(crate) scaled_sums: Aligned<f32>,
     /// Int8: -128 times the sum of the group's codes. Added to a dot product, it cancels the +128
-    /// offset of `W8` codes; a fraction of it cancels the smaller offsets of `S4` and `Mx4` codes.
+    /// offset of `W8` codes; a fraction of it cancels the smaller offsets of `S4` and `Mx4` codes,
+    /// and a multiple of a 128th of it the zero points of `Z4`.
     pub(crate) offsets: Aligned<i32>,
     /// Bf16: values.
     pub(crate) halves: Aligned<u16>,
@@ -40,9 +41,11 @@ impl ActivationFormat {
     /// The activation format for weights of `form`.
     pub fn of(form: WeightFormat) -> Self {
         match form {
-            WeightFormat::W4 | WeightFormat::S4 | WeightFormat::Mx4 | WeightFormat::W8 => {
-                Self::Int8
-            }
+            WeightFormat::W4
+            | WeightFormat::S4
+            | WeightFormat::Z4
+            | WeightFormat::Mx4
+            | WeightFormat::W8 => Self::Int8,
             WeightFormat::Bf16 => Self::Bf16,
             WeightFormat::F32 => Self::F32,
         }

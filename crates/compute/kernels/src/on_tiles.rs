@@ -11,3 +11,5 @@ mod experts;
 mod latent;
 #[path = "../tests/suite/matmul.rs"]
 mod matmul;
+#[path = "../tests/suite/zero_points.rs"]
+mod zero_points;

@@ -2,7 +2,7 @@
 //!
 //! A matrix of `n` output features and `k` input features is cut into panels of 16 output features.
 //! `k` is padded to a multiple of 32 with zero weights. One panel holds, per group of 32 inputs
-//! (`W4`, `S4`, `Mx4`, `W8`) or for all inputs (`Bf16`, `F32`):
+//! (`W4`, `S4`, `Z4`, `Mx4`, `W8`) or for all inputs (`Bf16`, `F32`):
 //!
 //! ```text
 //! W8    codes   [group][k/4 = 8][feature 16][4] u8, weight + 128
@@ -11,6 +11,8 @@
 //!       scales  [group][16 scale, 16 min] f16
 //! S4    codes   as W4
 //!       scales  [group][16] f16
+//! Z4    codes   as W4
+//!       scales  [group][16 scale f16, 16 zero point u8]
 //! Mx4   codes   as W4, with codes as indices into `E2M1`
 //!       scales  [group][16] u8, the exponent bits of an f32
 //! Bf16  [k/2][feature 16][2] bf16
@@ -19,7 +21,8 @@
 //!
 //! One vector load thus covers 16 features times the 4 (8-bit) or 2 (bf16) inputs of one
 //! dot-product instruction; the activations are broadcast. A weight is `scale * code + min` (`W4`),
-//! `scale * (code - 8)` (`S4`), `scale * (code - 128)` (`W8`) or `scale * (entry - 12)` (`Mx4`).
+//! `scale * (code - 8)` (`S4`), `scale * (code - zero point)` (`Z4`), `scale * (code - 128)` (`W8`)
+//! or `scale * (entry - 12)` (`Mx4`).
 
 use half::{bf16, f16};
 
@@ -38,6 +41,8 @@ pub enum WeightFormat {
     W4,
     /// 4-bit codes around 8 with an f16 scale per 32 inputs.
     S4,
+    /// 4-bit codes with an f16 scale and a zero point, 0 to 15, per 32 inputs.
+    Z4,
     /// 4-bit floating point (OCP Microscaling's E2M1) with a power-of-two scale per 32 inputs.
     Mx4,
     /// 8-bit codes with an f16 scale per 32 inputs.
@@ -52,6 +57,7 @@ impl WeightFormat {
         match self {
             Self::W4 => "w4",
             Self::S4 => "s4",
+            Self::Z4 => "z4",
             Self::Mx4 => "mx4",
             Self::W8 => "w8",
             Self::Bf16 => "bf16",
@@ -64,10 +70,11 @@ impl WeightFormat {
         PANEL * k * self.bits() / 8
     }
 
-    /// Number of 16-bit words for the scales (and minima) of one group in one panel.
+    /// Number of 16-bit words for the scales (and minima or zero points) of one group in one panel.
     pub(crate) fn scales_per_group(self) -> usize {
         match self {
             Self::W4 => 2 * PANEL,
+            Self::Z4 => PANEL + PANEL / 2,
             Self::S4 | Self::W8 => PANEL,
             Self::Mx4 => PANEL / 2,
             Self::Bf16 | Self::F32 => 0,
@@ -76,7 +83,7 @@ impl WeightFormat {
 
     fn bits(self) -> usize {
         match self {
-            Self::W4 | Self::S4 | Self::Mx4 => 4,
+            Self::W4 | Self::S4 | Self::Z4 | Self::Mx4 => 4,
             Self::W8 => 8,
             Self::Bf16 => 16,
             Self::F32 => 32,
@@ -91,7 +98,8 @@ pub struct GroupRow {
     pub codes: Vec<u8>,
     /// One scale per 32 inputs.
     pub scales: Vec<f32>,
-    /// One minimum per 32 inputs (`W4`).
+    /// One number per 32 inputs: the minimum (`W4`) or the zero point, an integer from 0 to 15
+    /// (`Z4`).
     pub mins: Vec<f32>,
 }
 
@@ -106,15 +114,17 @@ impl GroupRow {
     }
 
     /// Quantises weights to `form`. `W8`: scale = absolute maximum / 127. `S4`: scale = the number
-    /// with the largest magnitude / -8. `W4`: 15 steps from minimum to maximum. `Mx4`: a power of
-    /// two. Scales are rounded to f16 before the codes are computed, so that codes match the stored
-    /// scales.
+    /// with the largest magnitude / -8. `W4`: 15 steps from minimum to maximum. `Z4`: 15 steps from
+    /// the minimum, or 0 if all are positive, to the maximum, or 0 if all are negative. `Mx4`: a
+    /// power of two. Scales are rounded to f16 before the codes are computed, so that codes match
+    /// the stored scales.
     pub fn quantize(&mut self, form: WeightFormat, weights: &[f32]) {
         for (g, group) in weights.chunks(GROUP).enumerate() {
             let codes = &mut self.codes[g * GROUP..g * GROUP + group.len()];
             let (scale, min) = match form {
                 WeightFormat::W8 => symmetric(group, codes),
                 WeightFormat::S4 => centred(group, codes),
+                WeightFormat::Z4 => zero_pointed(group, codes),
                 WeightFormat::Mx4 => (microscaled(group, codes), 0.0),
                 _ => affine(group, codes),
             };
@@ -144,6 +154,19 @@ fn centred(group: &[f32], codes: &mut [u8]) -> (f32, f32) {
         *code = ((weight * inverse).round_ties_even().clamp(-8.0, 7.0) + 8.0) as u8;
     }
     (scale, 0.0)
+}
+
+fn zero_pointed(group: &[f32], codes: &mut [u8]) -> (f32, f32) {
+    let (low, high) = group
+        .iter()
+        .fold((0.0f32, 0.0f32), |(l, h), &w| (l.min(w), h.max(w)));
+    let scale = f16::from_f32((high - low) / 15.0).to_f32();
+    let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
+    let zero = (-low * inverse).round_ties_even().clamp(0.0, 15.0);
+    for (code, weight) in codes.iter_mut().zip(group) {
+        *code = (weight * inverse + zero).round_ties_even().clamp(0.0, 15.0) as u8;
+    }
+    (scale, zero)
 }
 
 fn affine(group: &[f32], codes: &mut [u8]) -> (f32, f32) {
@@ -181,15 +204,27 @@ const EXPONENT: u32 = 23;
 
 /// The scale of output feature `lane` of an `Mx4` panel in group `group`.
 pub(crate) fn power_at(scales: &[u16], group: usize, lane: usize) -> f32 {
-    let both = scales[(group * PANEL + lane) / 2].to_le_bytes();
-    f32::from_bits(u32::from(both[lane % 2]) << EXPONENT)
+    f32::from_bits(u32::from(byte_at(scales, group * PANEL + lane)) << EXPONENT)
 }
 
-fn set_power(scales: &mut [u16], group: usize, lane: usize, scale: f32) {
-    let word = &mut scales[(group * PANEL + lane) / 2];
-    let mut both = word.to_le_bytes();
-    both[lane % 2] = (scale.to_bits() >> EXPONENT) as u8;
-    *word = u16::from_le_bytes(both);
+/// The zero point of output feature `lane` of a `Z4` panel in group `group`.
+pub(crate) fn zero_at(scales: &[u16], group: usize, lane: usize) -> u8 {
+    byte_at(scales, zero_index(group, lane))
+}
+
+/// Index of a zero point among the bytes of a `Z4` panel's scales.
+fn zero_index(group: usize, lane: usize) -> usize {
+    2 * (group * WeightFormat::Z4.scales_per_group() + PANEL) + lane
+}
+
+fn byte_at(words: &[u16], at: usize) -> u8 {
+    words[at / 2].to_le_bytes()[at % 2]
+}
+
+fn set_byte(words: &mut [u16], at: usize, byte: u8) {
+    let mut both = words[at / 2].to_le_bytes();
+    both[at % 2] = byte;
+    words[at / 2] = u16::from_le_bytes(both);
 }
 
 fn microscaled(group: &[f32], codes: &mut [u8]) -> f32 {
@@ -251,10 +286,8 @@ impl Packed {
             };
             let rows = panel * PANEL..n.min((panel + 1) * PANEL);
             match form {
-                WeightFormat::W4 | WeightFormat::S4 | WeightFormat::Mx4 | WeightFormat::W8 => {
-                    pack_codes(form, k, rows, source, codes, scales)
-                }
                 WeightFormat::Bf16 | WeightFormat::F32 => pack_floats(form, k, rows, source, codes),
+                _ => pack_codes(form, k, rows, source, codes, scales),
             }
         });
         Self {
@@ -328,7 +361,7 @@ impl Packed {
                     scale(g * PANEL + lane)
                         * (f32::from(codes[g * 512 + j * 64 + lane * 4 + b]) - 128.0)
                 }
-                WeightFormat::W4 | WeightFormat::S4 | WeightFormat::Mx4 => {
+                WeightFormat::W4 | WeightFormat::S4 | WeightFormat::Z4 | WeightFormat::Mx4 => {
                     let byte = codes[g * 256 + (j % 4) * 64 + lane * 4 + b];
                     let code = if j < 4 { byte & 15 } else { byte >> 4 };
                     match self.form {
@@ -337,6 +370,11 @@ impl Packed {
                             power_at(scales, g, lane) * entry
                         }
                         WeightFormat::S4 => scale(g * PANEL + lane) * (f32::from(code) - 8.0),
+                        WeightFormat::Z4 => {
+                            let zero = f32::from(zero_at(scales, g, lane));
+                            scale(g * self.form.scales_per_group() + lane)
+                                * (f32::from(code) - zero)
+                        }
                         _ => scale(g * 2 * PANEL + lane)
                             .mul_add(f32::from(code), scale(g * 2 * PANEL + PANEL + lane)),
                     }
@@ -370,13 +408,19 @@ fn pack_codes(
             row_codes.quantize(form, &weights);
         }
         for (g, group) in row_codes.codes.chunks_exact(GROUP).enumerate() {
+            let (scale, min) = (row_codes.scales[g], row_codes.mins[g]);
             if form == WeightFormat::Mx4 {
-                set_power(scales, g, lane, row_codes.scales[g]);
+                let exponent = (scale.to_bits() >> EXPONENT) as u8;
+                set_byte(scales, g * PANEL + lane, exponent);
             } else {
-                scales[g * per_group + lane] = f16::from_f32(row_codes.scales[g]).to_bits();
+                scales[g * per_group + lane] = f16::from_f32(scale).to_bits();
             }
-            if form == WeightFormat::W4 {
-                scales[g * per_group + PANEL + lane] = f16::from_f32(row_codes.mins[g]).to_bits();
+            match form {
+                WeightFormat::W4 => {
+                    scales[g * per_group + PANEL + lane] = f16::from_f32(min).to_bits();
+                }
+                WeightFormat::Z4 => set_byte(scales, zero_index(g, lane), min as u8),
+                _ => {}
             }
             let bytes = form.panel_bytes(GROUP);
             let out = codes[g * bytes..(g + 1) * bytes].chunks_exact_mut(4 * PANEL);

@@ -22,7 +22,8 @@ use std::ops::Range;
 
 use super::Tile;
 use super::panels::{
-    Ahead, BYTES, Block, CENTRED, Lookup, PANELS, TABLED, has_minima, scale_and_min, store,
+    Ahead, BYTES, Block, CENTRED, Lookup, PANELS, TABLED, ZEROED, has_minima, scale_and_min, store,
+    zero_points,
 };
 use crate::amx::{HEIGHT, IntegerTiles};
 use crate::packed::{GROUP, PANEL};
@@ -179,12 +180,21 @@ impl Part<'_> {
         work: &mut Work,
     ) {
         let codes = self.block.codes.wrapping_add(panel * self.block.stride);
-        let (lookup, zero) = (Lookup::new(), _mm512_set1_epi8(zero_code(SOURCE)));
+        let lookup = Lookup::new();
         let tile = GROUP * PANEL;
         for (g, out) in work.codes[panel * G..][..G].iter_mut().enumerate() {
             let out = out.as_mut_ptr().cast::<i8>();
-            // SAFETY: a group has 512 bytes of codes, or 256 bytes of nibbles.
+            let at = panel * self.tile.w.groups() + first + g;
+            // SAFETY: a group has 512 bytes of codes, or 256 bytes of nibbles; the block has group
+            // `at`.
             unsafe {
+                let zero = if SOURCE == ZEROED {
+                    // The zero point of a feature for each of its 4 inputs.
+                    let zeros = zero_points::<SOURCE>(self.block, at);
+                    _mm512_mullo_epi32(zeros, _mm512_set1_epi32(0x0101_0101))
+                } else {
+                    _mm512_set1_epi8(zero_code(SOURCE))
+                };
                 if SOURCE == BYTES {
                     let codes = codes.add((first + g) * tile);
                     for at in (0..tile).step_by(64) {
@@ -287,7 +297,8 @@ impl Part<'_> {
     }
 }
 
-/// The code that represents weight zero; formats with minima have no such code.
+/// The code that represents weight zero in all groups; formats with minima or zero points have no
+/// such code.
 const fn zero_code(source: u8) -> i8 {
     match source {
         BYTES => -128,
@@ -309,9 +320,10 @@ mod tests {
         WeightFormat,
     };
 
-    const INTEGER: [WeightFormat; 4] = [
+    const INTEGER: [WeightFormat; 5] = [
         WeightFormat::W4,
         WeightFormat::S4,
+        WeightFormat::Z4,
         WeightFormat::Mx4,
         WeightFormat::W8,
     ];

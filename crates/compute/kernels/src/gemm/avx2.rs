@@ -18,11 +18,12 @@ const ROWS: usize = 4;
 const AHEAD: usize = 8192;
 
 /// Encodings of integer weights: nibbles with minima, nibbles through a table around 12, bytes,
-/// nibbles around 8.
+/// nibbles around 8, nibbles with zero points.
 const NIBBLES: u8 = 0;
 const TABLED: u8 = 1;
 const BYTES: u8 = 2;
 const CENTRED: u8 = 3;
+const ZEROED: u8 = 4;
 
 /// Sums of one register tile: rows x the two halves of a panel.
 type Sums<const M: usize> = [[__m256; 2]; M];
@@ -55,6 +56,7 @@ unsafe fn rows<const M: usize>(tile: &Tile<'_>, panel: usize, row: usize) {
         let sums = match tile.w.form() {
             WeightFormat::W4 => codes::<NIBBLES, M>(tile, panel, row),
             WeightFormat::S4 => codes::<CENTRED, M>(tile, panel, row),
+            WeightFormat::Z4 => codes::<ZEROED, M>(tile, panel, row),
             WeightFormat::Mx4 => codes::<TABLED, M>(tile, panel, row),
             WeightFormat::W8 => codes::<BYTES, M>(tile, panel, row),
             WeightFormat::Bf16 => bf16::<M>(tile, panel, row),
@@ -69,7 +71,7 @@ unsafe fn rows<const M: usize>(tile: &Tile<'_>, panel: usize, row: usize) {
     }
 }
 
-/// Integer formats: `W4` (with minima), `S4`, `Mx4` and `W8`.
+/// Integer formats: `W4` (with minima), `S4`, `Z4` (with zero points), `Mx4` and `W8`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn codes<const SOURCE: u8, const M: usize>(
@@ -94,7 +96,7 @@ unsafe fn codes<const SOURCE: u8, const M: usize>(
                 acts.codes.as_ptr().add(row * acts.k_padded + g * GROUP),
             );
             let mut dots: Dots<M> = match SOURCE {
-                NIBBLES | CENTRED => dots_w4(w, a, acts.k_padded),
+                NIBBLES | CENTRED | ZEROED => dots_w4(w, a, acts.k_padded),
                 TABLED => dots_mx4(w, a, acts.k_padded),
                 _ => dots_w8(w, a, acts.k_padded),
             };
@@ -109,6 +111,17 @@ unsafe fn codes<const SOURCE: u8, const M: usize>(
                 }
             }
             let scales = scales.add(g * group_scales);
+            if SOURCE == ZEROED {
+                let zeros = [0, 8].map(|at| bytes(scales.add(PANEL).cast::<u8>().add(at)));
+                for (m, dots) in dots.iter_mut().enumerate() {
+                    // The sum of the activation codes has at most 13 bits.
+                    let sum = *acts.offsets.as_ptr().add((row + m) * groups + g) >> 7;
+                    let sum = _mm256_set1_epi32(sum);
+                    for h in 0..2 {
+                        dots[h] = _mm256_add_epi32(dots[h], _mm256_madd_epi16(zeros[h], sum));
+                    }
+                }
+            }
             if M < ROWS {
                 for line in (0..group_bytes).step_by(64) {
                     _mm_prefetch::<_MM_HINT_T0>(w.wrapping_add(AHEAD + line).cast());
@@ -329,8 +342,19 @@ unsafe fn broadcast(bytes: *const i8) -> __m256i {
 #[target_feature(enable = "avx2")]
 unsafe fn powers(exponents: *const u8) -> __m256 {
     // SAFETY: the caller guarantees 8 readable exponents.
-    let exponents = unsafe { _mm_loadl_epi64(exponents.cast()) };
-    _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_cvtepu8_epi32(exponents)))
+    let exponents = unsafe { bytes(exponents) };
+    _mm256_castsi256_ps(_mm256_slli_epi32::<23>(exponents))
+}
+
+/// 8 bytes as 8 numbers of 32 bits.
+///
+/// # Safety
+/// `bytes` points to 8 readable bytes.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn bytes(bytes: *const u8) -> __m256i {
+    // SAFETY: the caller guarantees 8 readable bytes.
+    _mm256_cvtepu8_epi32(unsafe { _mm_loadl_epi64(bytes.cast()) })
 }
 
 /// # Safety

@@ -2,7 +2,7 @@
 //!
 //! `vpdpbusd` multiplies unsigned by signed bytes: weights are the unsigned operand, broadcast
 //! activations the signed one. A tile keeps up to 3 rows x 4 panels of integer and f32 sums in
-//! registers. `W4` nibbles are unpacked to bytes in the inner loop for any number of rows:
+//! registers. Nibbles are unpacked to bytes in the inner loop for any number of rows:
 //! unpacking runs on other execution ports than the products, and unpacked weights would double the
 //! traffic from the L2 cache. Upcoming weights are prefetched from memory.
 
@@ -11,8 +11,8 @@ use std::arch::x86_64::*;
 use super::Tile;
 use super::amx;
 use super::panels::{
-    Ahead, BYTES, Block, CENTRED, Lookup, NIBBLES, PANELS, TABLED, first_dots, has_minima,
-    scale_and_min, store,
+    Ahead, BYTES, Block, CENTRED, Lookup, NIBBLES, PANELS, TABLED, ZEROED, first_dots, has_minima,
+    scale_and_min, store, zero_points,
 };
 use crate::amx::IntegerTiles;
 use crate::packed::GROUP;
@@ -46,6 +46,14 @@ pub(super) unsafe fn w4<U: IntegerTiles>(tile: &Tile<'_>) {
 pub(super) unsafe fn s4<U: IntegerTiles>(tile: &Tile<'_>) {
     // SAFETY: the caller upholds this function's contract, which includes the contract of `panels`.
     unsafe { panels::<CENTRED, U>(tile) }
+}
+
+/// # Safety
+/// Same as for `gemm::compute`; the CPU has AVX-512 with VNNI, and `U`.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c,fma")]
+pub(super) unsafe fn z4<U: IntegerTiles>(tile: &Tile<'_>) {
+    // SAFETY: the caller upholds this function's contract, which includes the contract of `panels`.
+    unsafe { panels::<ZEROED, U>(tile) }
 }
 
 /// # Safety
@@ -162,9 +170,15 @@ unsafe fn registers<const SOURCE: u8, const M: usize, const N: usize>(
                 )
             };
             let mut dots = [[_mm512_setzero_si512(); N]; M];
+            let mut zeros = [_mm512_setzero_si512(); N];
+            for n in 0..N {
+                zeros[n] = zero_points::<SOURCE>(block, n * groups + g);
+            }
             for (m, dots) in dots.iter_mut().enumerate() {
                 let offset = *acts.offsets.as_ptr().add((row + m) * groups + g);
-                *dots = [first_dots::<SOURCE>(offset); N];
+                for n in 0..N {
+                    dots[n] = first_dots::<SOURCE>(offset, zeros[n]);
+                }
             }
             if SOURCE != BYTES {
                 let lookup = Lookup::new();

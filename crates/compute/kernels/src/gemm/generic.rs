@@ -4,7 +4,7 @@ use half::f16;
 
 use super::{Mode, Tile};
 use crate::activations::bf16_value;
-use crate::packed::{E2M1, GROUP, PANEL, WeightFormat, power_at};
+use crate::packed::{E2M1, GROUP, PANEL, WeightFormat, power_at, zero_at};
 
 /// Portable kernel for any CPU.
 ///
@@ -17,6 +17,7 @@ pub(super) unsafe fn compute(tile: &Tile<'_>) {
                 WeightFormat::W8 => w8(tile, panel, row),
                 WeightFormat::W4 => w4(tile, panel, row),
                 WeightFormat::S4 => s4(tile, panel, row),
+                WeightFormat::Z4 => z4(tile, panel, row),
                 WeightFormat::Mx4 => mx4(tile, panel, row),
                 WeightFormat::Bf16 => bf16(tile, panel, row),
                 WeightFormat::F32 => f32(tile, panel, row),
@@ -99,20 +100,30 @@ fn dot_nibbles(acc: &mut [i32; PANEL], codes: &[u8], acts: &[i8], entry: impl Fn
     }
 }
 
+/// Nibbles without minima: `entry` decodes a nibble; `scale` and `zero` give the scale and the
+/// entry of weight 0 for a group and a lane.
 #[inline(always)]
-fn s4(tile: &Tile<'_>, panel: usize, row: usize) -> [f32; PANEL] {
+fn nibbles(
+    tile: &Tile<'_>,
+    panel: usize,
+    row: usize,
+    entry: impl Fn(u8) -> u8,
+    scale: impl Fn(&[u16], usize, usize) -> f32,
+    zero: impl Fn(&[u16], usize, usize) -> u8,
+) -> [f32; PANEL] {
     let (codes, scales) = (tile.w.panel(panel), tile.w.panel_scales(panel));
     let groups = tile.w.groups();
     let mut product = [0.0f32; PANEL];
     for g in 0..groups {
         let acts = &tile.acts.codes[row * tile.acts.k_padded + g * GROUP..][..GROUP];
-        // `offsets` has -128 times the sum of the activation codes; this format needs -8 times the
-        // sum.
-        let mut dot = [tile.acts.offsets[row * groups + g] >> 4; PANEL];
-        dot_nibbles(&mut dot, &codes[g * 256..][..256], acts, |code| code);
+        // `offsets` has -128 times the sum of the activation codes; a lane needs the sum times the
+        // negative of its zero.
+        let sum = tile.acts.offsets[row * groups + g] >> 7;
+        let mut dot = std::array::from_fn(|lane| sum * i32::from(zero(scales, g, lane)));
+        dot_nibbles(&mut dot, &codes[g * 256..][..256], acts, &entry);
         let act_scale = tile.acts.scales[row * groups + g];
         for lane in 0..PANEL {
-            let scale = f16::from_bits(scales[g * PANEL + lane]).to_f32() * act_scale;
+            let scale = scale(scales, g, lane) * act_scale;
             product[lane] = (dot[lane] as f32).mul_add(scale, product[lane]);
         }
     }
@@ -120,26 +131,28 @@ fn s4(tile: &Tile<'_>, panel: usize, row: usize) -> [f32; PANEL] {
 }
 
 #[inline(always)]
+fn s4(tile: &Tile<'_>, panel: usize, row: usize) -> [f32; PANEL] {
+    let scale = half_scale(WeightFormat::S4);
+    nibbles(tile, panel, row, |code| code, scale, |_, _, _| 8)
+}
+
+#[inline(always)]
+fn z4(tile: &Tile<'_>, panel: usize, row: usize) -> [f32; PANEL] {
+    let scale = half_scale(WeightFormat::Z4);
+    nibbles(tile, panel, row, |code| code, scale, zero_at)
+}
+
+#[inline(always)]
 fn mx4(tile: &Tile<'_>, panel: usize, row: usize) -> [f32; PANEL] {
-    let (codes, scales) = (tile.w.panel(panel), tile.w.panel_scales(panel));
-    let groups = tile.w.groups();
-    let mut product = [0.0f32; PANEL];
-    for g in 0..groups {
-        let acts = &tile.acts.codes[row * tile.acts.k_padded + g * GROUP..][..GROUP];
-        // `offsets` has -128 times the sum of the activation codes; this format needs -12 times the
-        // sum.
-        let offset = tile.acts.offsets[row * groups + g];
-        let mut dot = [(offset >> 4) + (offset >> 5); PANEL];
-        dot_nibbles(&mut dot, &codes[g * 256..][..256], acts, |code| {
-            E2M1[usize::from(code)]
-        });
-        let act_scale = tile.acts.scales[row * groups + g];
-        for lane in 0..PANEL {
-            let scale = power_at(scales, g, lane) * act_scale;
-            product[lane] = (dot[lane] as f32).mul_add(scale, product[lane]);
-        }
-    }
-    product
+    let entry = |code: u8| E2M1[usize::from(code)];
+    nibbles(tile, panel, row, entry, power_at, |_, _, _| 12)
+}
+
+/// The f16 scale of a group and a lane.
+#[inline(always)]
+fn half_scale(form: WeightFormat) -> impl Fn(&[u16], usize, usize) -> f32 {
+    let words = form.scales_per_group();
+    move |scales, g, lane| f16::from_bits(scales[g * words + lane]).to_f32()
 }
 
 #[inline(always)]

@@ -99,6 +99,10 @@ pub(crate) unsafe fn compute(isa: Isa, tile: &Tile<'_>) {
             #[cfg(target_arch = "x86_64")]
             (Isa::Amx, WeightFormat::S4) => avx512::s4::<Integers>(tile),
             #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512, WeightFormat::Z4) => avx512::z4::<Absent>(tile),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Amx, WeightFormat::Z4) => avx512::z4::<Integers>(tile),
+            #[cfg(target_arch = "x86_64")]
             (Isa::Avx512, WeightFormat::Mx4) => avx512::mx4::<Absent>(tile),
             #[cfg(target_arch = "x86_64")]
             (Isa::Amx, WeightFormat::Mx4) => avx512::mx4::<Integers>(tile),

@@ -17,6 +17,8 @@ pub(super) const NIBBLES: u8 = 1;
 pub(super) const TABLED: u8 = 2;
 /// Nibbles around 8, without minima.
 pub(super) const CENTRED: u8 = 3;
+/// Nibbles with zero points.
+pub(super) const ZEROED: u8 = 4;
 
 /// Whether the groups of the encoding `source` have minima.
 pub(super) const fn has_minima(source: u8) -> bool {
@@ -73,10 +75,10 @@ impl Lookup {
 }
 
 /// Initial value of a group's dot products, which cancels the offset of the codes. `offset` is the
-/// group's entry in `Activations::offsets`.
+/// group's entry in `Activations::offsets`, `zeros` are the panel's [`zero_points`].
 #[inline]
-#[target_feature(enable = "avx512f")]
-pub(super) fn first_dots<const SOURCE: u8>(offset: i32) -> __m512i {
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) fn first_dots<const SOURCE: u8>(offset: i32, zeros: __m512i) -> __m512i {
     match SOURCE {
         BYTES => _mm512_set1_epi32(offset),
         // Divides by 16: from -128 times the sum of the activation codes to -8 times.
@@ -89,15 +91,31 @@ pub(super) fn first_dots<const SOURCE: u8>(offset: i32) -> __m512i {
                 _mm512_srai_epi32::<5>(offset),
             )
         }
+        // A 128th is the negative sum of the activation codes, which has at most 13 bits.
+        ZEROED => _mm512_madd_epi16(zeros, _mm512_set1_epi32(offset >> 7)),
         _ => _mm512_setzero_si512(),
     }
+}
+
+/// Zero points of group `at`, counted from the first group of the block's first panel; 0 for
+/// encodings without zero points.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn zero_points<const SOURCE: u8>(block: &Block, at: usize) -> __m512i {
+    if SOURCE != ZEROED {
+        return _mm512_setzero_si512();
+    }
+    // SAFETY: the block has group `at`: 16 f16 and 16 zero points.
+    let zeros = unsafe { _mm_loadu_si128(block.scales.add(at * 48 + 32).cast()) };
+    _mm512_cvtepu8_epi32(zeros)
 }
 
 /// Scales and minima of group `at`, counted from the first group of the block's first panel.
 #[inline]
 #[target_feature(enable = "avx512f,f16c")]
 pub(super) unsafe fn scale_and_min<const SOURCE: u8>(block: &Block, at: usize) -> (__m512, __m512) {
-    // SAFETY: the block has group `at`: 16 exponents, 16 f16, or 16 scales and 16 minima.
+    // SAFETY: the block has group `at`: 16 exponents, 16 f16, 16 f16 and 16 zero points, or 16
+    // scales and 16 minima.
     unsafe {
         if SOURCE == TABLED {
             let exponents = _mm_loadu_si128(block.scales.add(at * PANEL).cast());
@@ -105,7 +123,8 @@ pub(super) unsafe fn scale_and_min<const SOURCE: u8>(block: &Block, at: usize) -
             return (_mm512_castsi512_ps(scales), _mm512_setzero_ps());
         }
         if !has_minima(SOURCE) {
-            let scales = _mm256_loadu_si256(block.scales.add(at * 32).cast());
+            let bytes = if SOURCE == ZEROED { 48 } else { 32 };
+            let scales = _mm256_loadu_si256(block.scales.add(at * bytes).cast());
             return (_mm512_cvtph_ps(scales), _mm512_setzero_ps());
         }
         let halves = _mm512_loadu_si512(block.scales.add(at * 64).cast());

@@ -199,8 +199,8 @@ proptest! {
     fn a_row_depends_on_its_own_choices_only(
         form in proptest::sample::select(
             &[
-                WeightFormat::W4, WeightFormat::S4, WeightFormat::W8, WeightFormat::Bf16,
-                WeightFormat::F32,
+                WeightFormat::W4, WeightFormat::S4, WeightFormat::Z4, WeightFormat::W8,
+                WeightFormat::Bf16, WeightFormat::F32,
             ][..]
         ),
         rows in 2usize..260, experts in 2usize..9, seed in any::<u64>(),

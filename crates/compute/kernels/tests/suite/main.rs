@@ -10,3 +10,4 @@ mod matmul;
 mod packing;
 mod rowwise;
 mod threads;
+mod zero_points;

@@ -6,9 +6,10 @@ use penstock_kernels::{
 };
 use proptest::prelude::*;
 
-const FORMS: [WeightFormat; 6] = [
+const FORMS: [WeightFormat; 7] = [
     WeightFormat::W4,
     WeightFormat::S4,
+    WeightFormat::Z4,
     WeightFormat::Mx4,
     WeightFormat::W8,
     WeightFormat::Bf16,

@@ -18,8 +18,10 @@ proptest! {
             Rng(seed).vec(n * k, scale).iter().map(|w| w + shift * scale).collect();
         let source = Floats { k, weights: weights.clone() };
         let pool = ThreadPool::new(threads).unwrap();
-        let small = [WeightFormat::W4, WeightFormat::S4, WeightFormat::Mx4, WeightFormat::W8];
-        for form in small.into_iter().chain([WeightFormat::Bf16, WeightFormat::F32]) {
+        for form in [
+            WeightFormat::W4, WeightFormat::S4, WeightFormat::Z4, WeightFormat::Mx4,
+            WeightFormat::W8, WeightFormat::Bf16, WeightFormat::F32,
+        ] {
             let got = unpacked(&Packed::pack(&pool, form, n, k, &source));
             for (row, (want, got)) in weights.chunks(k).zip(got.chunks(k)).enumerate() {
                 for (want, got) in want.chunks(GROUP).zip(got.chunks(GROUP)) {
@@ -44,6 +46,11 @@ fn step(form: WeightFormat, group: &[f32]) -> f64 {
     let range = (high - low) * 1.001;
     match form {
         WeightFormat::W4 => range / 30.0 + 15.0 * f16_off(range / 15.0) + 2.0 * f16_off(low),
+        // The range includes 0.
+        WeightFormat::Z4 => {
+            let range = (high.max(0.0) - low.min(0.0)) * 1.001;
+            range / 30.0 + 15.0 * f16_off(range / 15.0)
+        }
         WeightFormat::W8 => {
             low.abs().max(high.abs()) / 254.0 + 127.0 * f16_off(low.abs().max(high.abs()) / 127.0)
         }
@@ -79,7 +86,12 @@ fn constant_and_zero_groups_survive() {
             k: 64,
             weights: vec![value; 64 * 3],
         };
-        for form in [WeightFormat::W4, WeightFormat::S4, WeightFormat::W8] {
+        for form in [
+            WeightFormat::W4,
+            WeightFormat::S4,
+            WeightFormat::Z4,
+            WeightFormat::W8,
+        ] {
             for got in unpacked(&Packed::pack(&pool, form, 3, 64, &source)) {
                 assert!(
                     (got - value).abs() <= value.abs() / 1000.0,
@@ -88,6 +100,25 @@ fn constant_and_zero_groups_survive() {
                 );
             }
         }
+    }
+}
+
+/// Bytes of a group of 32 inputs of 16 output features: codes, then scales.
+#[test]
+fn sizes_are_those_of_the_layout() {
+    let (n, k, pool) = (17, 40, ThreadPool::new(1).unwrap());
+    for (form, bytes) in [
+        (WeightFormat::W4, 256 + 64),
+        (WeightFormat::S4, 256 + 32),
+        (WeightFormat::Z4, 256 + 48),
+        (WeightFormat::Mx4, 256 + 16),
+        (WeightFormat::W8, 512 + 32),
+        (WeightFormat::Bf16, 1024),
+        (WeightFormat::F32, 2048),
+    ] {
+        let weights = vec![0.5; n * k];
+        let packed = Packed::pack(&pool, form, n, k, &Floats { k, weights });
+        assert_eq!(packed.bytes(), 4 * bytes, "{}", form.name());
     }
 }
 
