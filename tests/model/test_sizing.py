@@ -14,6 +14,7 @@ from penstock.engine.startup import build_executor
 from penstock.model import ModelInfo, load_model
 from penstock.model.sharding import Grid, plan_grid
 from penstock.model.sizing import (
+    Matrix,
     active_parameters,
     kv_spec,
     matrices,
@@ -65,6 +66,23 @@ def test_weights_and_kv_are_those_of_the_loaded_decoder(family: str) -> None:
         backend = load_backend(exact_config(family, settings), info)
         loaded = Loaded(backend.facts, backend.kv_spec(), 0)
         assert_equal(info, plan_grid(info.spec, 1, 1), 0, loaded, form)
+
+
+@pytest.mark.parametrize(
+    ("form", "codes", "scales"),
+    [
+        ("w4", 256, 64),
+        ("s4", 256, 32),
+        ("z4", 256, 48),
+        ("mx4", 256, 16),
+        ("w8", 512, 32),
+        ("bf16", 1024, 0),
+        ("f32", 2048, 0),
+    ],
+)
+def test_packed_sizes_are_those_of_the_kernels_layout(form: str, codes: int, scales: int) -> None:
+    # 2 x 2 blocks of 16 outputs and 32 inputs, which packed.rs draws.
+    assert Matrix("dense", "up", None, 17, 40).packed(form) == 4 * (codes + scales)
 
 
 @pytest.mark.heavy

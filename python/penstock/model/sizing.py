@@ -40,13 +40,14 @@ GROUP = 32
 FORMS = {
     "f32": (32, 0),
     "bf16": (16, 0),
-    "w8": (8, 1),
-    "w4": (4, 2),
-    "s4": (4, 1),
-    "mx4": (4, 2),
+    "w8": (8, 2),
+    "w4": (4, 4),
+    "s4": (4, 2),
+    "z4": (4, 3),
+    "mx4": (4, 1),
 }
-"""Packed formats of the native decoder: bits per weight, and number of 16-bit numbers (such as the
-scale) per group of inputs.
+"""Packed formats of the native decoder: bits per weight, and bytes of the scale, minimum and zero
+point per group of inputs.
 """
 
 
@@ -71,9 +72,9 @@ class Matrix:
 
     def packed(self, form: str) -> int:
         """Size in bytes in a packed format of the native decoder."""
-        bits, scales = FORMS[form]
+        bits, group_bytes = FORMS[form]
         padded = _up(self.outputs, PANEL) * _up(self.inputs, GROUP)
-        return self.copies * (padded * bits // 8 + padded // GROUP * scales * 2)
+        return self.copies * (padded * bits // 8 + padded // GROUP * group_bytes)
 
 
 def matrices(spec: DecoderSpec, grid: Grid, rank: int) -> list[Matrix]:
