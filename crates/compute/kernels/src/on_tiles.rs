@@ -11,5 +11,7 @@ mod experts;
 mod latent;
 #[path = "../tests/suite/matmul.rs"]
 mod matmul;
+#[path = "../tests/suite/row_scales.rs"]
+mod row_scales;
 #[path = "../tests/suite/zero_points.rs"]
 mod zero_points;

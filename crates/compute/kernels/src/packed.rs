@@ -258,6 +258,7 @@ pub struct Packed {
     k_padded: usize,
     codes: Aligned<u8>,
     scales: Aligned<u16>,
+    row_scales: Option<Vec<f32>>,
 }
 
 impl Packed {
@@ -297,7 +298,26 @@ impl Packed {
             k_padded,
             codes,
             scales,
+            row_scales: None,
         }
+    }
+
+    /// Multiplies each output feature by its scale, after the sum over its inputs. Codes that bf16
+    /// holds exactly, such as 8-bit integers and E4M3, thus stay exact with f32 scales.
+    ///
+    /// # Panics
+    /// There is not one scale per output feature.
+    #[must_use]
+    pub fn with_row_scales(self, scales: Vec<f32>) -> Self {
+        assert_eq!(scales.len(), self.n, "one scale per output feature");
+        Self {
+            row_scales: Some(scales),
+            ..self
+        }
+    }
+
+    pub(crate) fn row_scales(&self) -> Option<&[f32]> {
+        self.row_scales.as_deref()
     }
 
     pub fn form(&self) -> WeightFormat {
@@ -331,7 +351,8 @@ impl Packed {
 
     /// Size in bytes.
     pub fn bytes(&self) -> usize {
-        self.codes.len() + 2 * self.scales.len()
+        let row_scales = self.row_scales.as_ref().map_or(0, Vec::len);
+        self.codes.len() + 2 * self.scales.len() + 4 * row_scales
     }
 
     /// The codes of one panel.
@@ -346,7 +367,8 @@ impl Packed {
         &self.scales[panel * count..(panel + 1) * count]
     }
 
-    /// Output feature `row` as `k` f32 weights, exactly as the kernels use them.
+    /// Output feature `row` as `k` f32 weights, exactly as the kernels use them; with row scales,
+    /// rounded to f32 once.
     pub fn row_f32(&self, row: usize, out: &mut [f32]) {
         let (codes, scales, lane) = (
             self.panel(row / PANEL),
@@ -388,6 +410,9 @@ impl Packed {
                     f32::from_le_bytes([codes[at], codes[at + 1], codes[at + 2], codes[at + 3]])
                 }
             };
+        }
+        if let Some(scales) = &self.row_scales {
+            out[..self.k].iter_mut().for_each(|w| *w *= scales[row]);
         }
     }
 }

@@ -28,14 +28,19 @@ pub(super) unsafe fn compute(tile: &Tile<'_>) {
     }
 }
 
-/// Adds the bias to one row of a panel, and stores it or adds it to the output, depending on the
-/// tile's mode.
+/// Applies row scales and bias to one row of a panel, and stores it or adds it to the output,
+/// depending on the tile's mode.
 ///
 /// # Safety
 /// Same as for `gemm::compute`; the row and the panel are in the tile.
 #[inline(always)]
 pub(super) unsafe fn store(tile: &Tile<'_>, panel: usize, row: usize, product: &[f32; PANEL]) {
     let offset = (row - tile.rows.start) * tile.ld + (panel - tile.panels.start) * PANEL;
+    let mut product = *product;
+    if let Some(scales) = tile.w.row_scales() {
+        let scales = &scales[panel * PANEL..];
+        product.iter_mut().zip(scales).for_each(|(p, s)| *p *= s);
+    }
     for lane in 0..tile.features(panel) {
         let bias = tile.bias.map_or(0.0, |b| b[panel * PANEL + lane]);
         // SAFETY: the element is in the tile, which this call may write.

@@ -190,8 +190,8 @@ impl Ahead {
     }
 }
 
-/// Adds the bias to a register tile, and stores it or adds it to the output, depending on the
-/// tile's mode.
+/// Applies row scales and bias to a register tile, and stores it or adds it to the output,
+/// depending on the tile's mode.
 ///
 /// # Safety
 /// Same as for `gemm::compute`; the tile's rows from `row` and panels from `panel` on exist.
@@ -207,12 +207,18 @@ pub(super) unsafe fn store<const M: usize, const N: usize>(
         let features = tile.features(panel + n);
         let mask = ((1u32 << features) - 1) as __mmask16;
         for (m, sums) in sums.iter().enumerate() {
-            // SAFETY: the masked lanes are elements of the tile (and of the bias).
+            // SAFETY: the masked lanes are elements of the tile, of the row scales and of the bias.
             unsafe {
                 let out = tile.out.add(
                     (row + m - tile.rows.start) * tile.ld + (panel + n - tile.panels.start) * PANEL,
                 );
                 let mut value = sums[n];
+                if let Some(scales) = tile.w.row_scales() {
+                    value = _mm512_mul_ps(
+                        value,
+                        _mm512_maskz_loadu_ps(mask, scales.as_ptr().add((panel + n) * PANEL)),
+                    );
+                }
                 if let Some(bias) = tile.bias {
                     value = _mm512_add_ps(
                         value,

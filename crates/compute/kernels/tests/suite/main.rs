@@ -8,6 +8,7 @@ mod latent;
 mod leases;
 mod matmul;
 mod packing;
+mod row_scales;
 mod rowwise;
 mod threads;
 mod zero_points;
