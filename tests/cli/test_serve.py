@@ -40,6 +40,7 @@ def test_the_front_door_is_told_everything_and_nothing_else() -> None:
         "served_model_names": ["tiny"],
         "model_path": "m.gguf",
         "vocab_size": 100,
+        "skip_tokenizer_init": False,
         "chat_template": None,
         "allow_special_tokens": False,
         "trust_request_chat_template": False,

@@ -73,9 +73,13 @@ def test_without_a_tokenizer_token_ids_are_taken(serve: Serve, repository: Path)
         choice = sse.complete(client, reference["tokens"], len(reference["greedy"]), **options)
         assert (choice["token_ids"], choice["text"]) == (reference["greedy"], "")
         assert choice["logprobs"]["tokens"] == [f"token_id:{i}" for i in reference["greedy"]]
-        refused = client.post("/v1/completions", json={"prompt": "token_id:3"})
-        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "prompt")
-        chat = {"messages": [{"role": "user", "content": "hi"}]}
-        refused = client.post("/v1/chat/completions", json=chat)
-        assert refused.status_code == 400
-        assert "no chat template" in refused.json()["error"]["message"]
+        for path, field, body in (
+            ("/v1/completions", "prompt", {"prompt": "token_id:3"}),
+            ("/v1/completions", "stop", {"prompt": [3], "stop": "token_id:3"}),
+            ("/v1/chat/completions", "messages", {"messages": [{"role": "user", "content": "hi"}]}),
+            ("/v1/embeddings", "input", {"input": "hi"}),
+        ):
+            refused = client.post(path, json=body)
+            error = refused.json()["error"]
+            assert (refused.status_code, error["param"]) == (400, field)
+            assert "--skip-tokenizer-init" in error["message"]

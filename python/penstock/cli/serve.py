@@ -147,6 +147,7 @@ def front_door(
         "served_model_names": list(server.served_model_names),
         "model_path": tokenizer,
         "vocab_size": info.spec.vocab,
+        "skip_tokenizer_init": server.skip_tokenizer_init,
         "chat_template": server.chat_template,
         "uds": server.uds,
         "tls": server.ssl_certfile

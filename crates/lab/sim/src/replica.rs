@@ -75,6 +75,7 @@ fn server_config(config: &HttpConfig, engine: &Engine) -> Config {
         allowed_origins: Vec::new(),
         admin_api_key: None,
         allow_special_tokens: false,
+        skip_tokenizer_init: false,
         trust_request_chat_template: false,
         job_command: Vec::new(),
         tool_call_parser: None,

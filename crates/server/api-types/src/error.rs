@@ -108,6 +108,23 @@ impl ApiError {
         error
     }
 
+    /// 400: the field has text, and the server has no tokenizer.
+    pub fn no_tokenizer(name: &'static str) -> Self {
+        let remedy = match name {
+            "stop" => "send stop_token_ids",
+            "bad_words" => "send logit_bias",
+            "prompt" | "input" => "send token ids, such as [1, 2, 3]",
+            _ => "send token ids as the prompt of /v1/completions or the input of /v1/embeddings",
+        };
+        let message = format!(
+            "{name} needs a tokenizer, and this server has none (--skip-tokenizer-init): {remedy}, \
+             or start the server without that flag."
+        );
+        let mut error = Self::invalid(name, message);
+        error.code = Some("unsupported_parameter");
+        error
+    }
+
     /// 401: the request has no valid API key.
     pub fn unauthorized() -> Self {
         let mut error = Self::new(

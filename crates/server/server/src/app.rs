@@ -149,6 +149,14 @@ impl App {
         }
     }
 
+    /// Rejects the text in `field` if the server has no tokenizer.
+    pub(crate) fn check_tokenizer(&self, field: &'static str) -> Result<(), ApiError> {
+        match self.config.skip_tokenizer_init {
+            true => Err(ApiError::no_tokenizer(field)),
+            false => Ok(()),
+        }
+    }
+
     /// Identity of a response. Its model name is the requested one, or else the first served one.
     pub(crate) fn identity(
         &self,

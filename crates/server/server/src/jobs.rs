@@ -49,6 +49,7 @@ impl Job<'_> {
         chat: &Conversation<'_>,
         max_model_len: u32,
     ) -> Result<ChatPrompt, ApiError> {
+        self.app.check_tokenizer("messages")?;
         self.check_client()?;
         let rendered = self
             .text
@@ -73,7 +74,8 @@ impl Job<'_> {
     /// Tokenizes a prompt; text that cannot fit the context is rejected before tokenization.
     ///
     /// # Errors
-    /// The text is too long, the tokenizer rejects it, or the client has disconnected.
+    /// There is no tokenizer, the text is too long, the tokenizer rejects it, or the client has
+    /// disconnected.
     pub(crate) fn encode(
         &self,
         field: &'static str,
@@ -81,6 +83,7 @@ impl Job<'_> {
         add_special: bool,
         max_model_len: u32,
     ) -> Result<Vec<u32>, ApiError> {
+        self.app.check_tokenizer(field)?;
         self.check_client()?;
         self.check_length(written, max_model_len)?;
         let encoded = self.text.tokenizer.encode(written, add_special);

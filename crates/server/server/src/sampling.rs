@@ -18,6 +18,7 @@ pub(crate) fn params(
 ) -> Result<SamplingParams, ApiError> {
     let (defaults, rules) = (&app.config.generation_defaults, &common.logits);
     check_rules(rules, limits)?;
+    check_texts(app, common)?;
     let repetition = rules.repetition_penalty.or(defaults.repetition_penalty);
     let banned = banned(app.text()?, &rules.bad_words)
         .map_err(|error| ApiError::invalid("bad_words", format!("bad_words: {error}.")))?;
@@ -50,6 +51,18 @@ fn end_tokens(app: &App, common: &Common) -> Vec<u32> {
         tokens.extend(&ready.eos_token_ids);
     }
     tokens
+}
+
+/// Rejects rules that are text if the server has no tokenizer.
+fn check_texts(app: &App, common: &Common) -> Result<(), ApiError> {
+    if !common.stop.is_empty() {
+        app.check_tokenizer("stop")?;
+    }
+    if !common.logits.bad_words.is_empty() {
+        app.check_tokenizer("bad_words")?;
+    }
+    let grammar = common.grammar.as_ref();
+    grammar.map_or(Ok(()), |grammar| app.check_tokenizer(grammar.field))
 }
 
 fn check_rules(rules: &LogitRules, limits: &Limits) -> Result<(), ApiError> {

@@ -87,6 +87,44 @@ async fn fields_are_refused_by_name() {
 }
 
 #[tokio::test]
+async fn text_for_a_server_without_a_tokenizer() {
+    let textless = json!({"skip_tokenizer_init": true});
+    let script = Script::new(|_| tokens(&[97], Duration::ZERO));
+    let door = Door::open_with(textless, script).await;
+    assert_eq!(door.complete(&json!({"prompt": [97]})).await.status, 200);
+    for (path, field, body) in [
+        ("/v1/completions", "prompt", json!({"prompt": "hi"})),
+        ("/v1/completions", "prompt", json!({"prompt": ["hi"]})),
+        (
+            "/v1/completions",
+            "stop",
+            json!({"prompt": [97], "stop": "x"}),
+        ),
+        (
+            "/v1/completions",
+            "bad_words",
+            json!({"prompt": [97], "bad_words": ["x"]}),
+        ),
+        (
+            "/v1/completions",
+            "guided_regex",
+            json!({"prompt": [97], "guided_regex": "x"}),
+        ),
+        ("/tokenize", "prompt", json!({"prompt": "hi"})),
+        ("/v1/chat/completions", "messages", chat_with("n", json!(1))),
+    ] {
+        let (status, error) = door.post(path, &body).await.error();
+        assert_eq!((status, &error["param"]), (400, &json!(field)), "{error}");
+        let message = error["message"].as_str().unwrap();
+        let reason = format!(
+            "{field} needs a tokenizer, and this server has none \
+            (--skip-tokenizer-init): send "
+        );
+        assert!(message.starts_with(&reason), "{message}");
+    }
+}
+
+#[tokio::test]
 async fn unknown_models_and_paths_and_methods() {
     let door = Door::saying("x").await;
     let (status, error) = door.chat(&chat_with("model", json!("gpt-9"))).await.error();
