@@ -45,11 +45,12 @@ def test_every_pod_is_safe_by_default(written: Written, kind: str) -> None:
             assert mounted == {volume["name"] for volume in spec["volumes"]}
 
 
+@pytest.mark.parametrize("kind", ["penstock-two-nodes", "vllm-two-nodes", "vllm-one-device"])
 @pytest.mark.parametrize("gateway", [(), ("--gateway", "proxy", "--gateway-image", "penstock")])
 def test_pods_that_serve_take_connections_until_no_node_sends_them(
-    written: Written, gateway: tuple[str, ...]
+    written: Written, gateway: tuple[str, ...], kind: str
 ) -> None:
-    for spec in pod_specs(written("penstock-two-nodes", *gateway)):
+    for spec in pod_specs(written(kind, *gateway)):
         (container,) = spec["containers"]
         if "ports" not in container:
             continue

@@ -173,6 +173,18 @@ TOGETHER: dict[str, tuple[str, Whole, str, str]] = {
         "grace",
         "error",
     ),
+    "a server that drains after a hook": (
+        HERE,
+        lambda files: pod(files).update(terminationGracePeriodSeconds=65),
+        "grace",
+        "error",
+    ),
+    "a server that aborts its requests": (
+        "vllm-one-node",
+        lambda files: engine(files)["command"].remove("--shutdown-timeout=60"),
+        "drain",
+        "warning",
+    ),
     "a picker without a token": (
         HERE,
         lambda files: pod(files, "gateway-").update(automountServiceAccountToken=False),
@@ -379,6 +391,7 @@ def test_the_manifest_of_source_000() -> None:
     """A mount names a volume that is not there; no API server sees that in a LeaderWorkerSet."""
     assert rules("source-000.yaml") == {
         "device-nodes",
+        "drain",
         "requests",
         "service-links",
         "spread",
@@ -405,7 +418,7 @@ def test_findings_are_printed_and_errors_are_the_status(
     assert main(["deploy", "lint", str(PUBLISHED / "source-000.yaml")]) == 1
     printed = capsys.readouterr().out
     assert "LeaderWorkerSet qwq-dist-v1-distributed-serving: error: volumeMounts names" in printed
-    assert printed.splitlines()[-1] == "2 errors, 7 warnings"
+    assert printed.splitlines()[-1] == "2 errors, 8 warnings"
 
 
 def test_lists_and_other_kinds_are_read(tmp_path: Path) -> None:

@@ -7,11 +7,10 @@ import shlex
 from penstock.core import InvalidValueError, PenstockError
 from penstock_ops.deploy.emit import dump
 from penstock_ops.deploy.engines import pods
-from penstock_ops.deploy.engines.penstock import SHUTDOWN
 from penstock_ops.deploy.quoting import compose as quoted
 from penstock_ops.deploy.quoting import plain
 from penstock_ops.deploy.resources import USER, memory, shared_memory_size
-from penstock_ops.deploy.settings import METRICS_PORT, MODELS, PORT, Settings
+from penstock_ops.deploy.settings import METRICS_PORT, MODELS, PORT, SHUTDOWN, Settings
 
 LAST_PORT = 65535
 PATHS = {"http": "/health", "metrics": "/ready"}

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from penstock.core import PenstockError
 from penstock_ops.deploy.engines import pods
-from penstock_ops.deploy.engines.penstock import PROGRAM, SHUTDOWN
+from penstock_ops.deploy.engines.penstock import PROGRAM
 from penstock_ops.deploy.quoting import plain, shell, unit, unit_program, unit_value
-from penstock_ops.deploy.settings import Settings
+from penstock_ops.deploy.settings import SHUTDOWN, Settings
 
 HERE = "127.0.0.1"
 NODE_FLAGS = ("--nnodes", "--node-rank", "--master-addr", "--distributed-timeout-seconds")

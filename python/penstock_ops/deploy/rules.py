@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any, Literal
 
 from penstock.config.sections import TierConfig
@@ -113,15 +114,27 @@ def asked_ports(pod: Pod) -> Iterator[Finding]:
 
 
 def endings(pod: Pod) -> Iterator[Finding]:
-    """Finds a termination grace period that is not longer than the server's time to drain."""
+    """Finds a termination grace period that is not longer than the preStop hook and the server's
+    time to drain together, and servers that abort their open requests.
+    """
     grace = pod.spec.get("terminationGracePeriodSeconds", 30)
     for container in pod.containers:
-        drain = _number(words_of(container), ("--shutdown-timeout",))
-        if drain is not None and isinstance(grace, int) and grace <= drain:
+        words = words_of(container)
+        drain = _number(words, ("--shutdown-timeout",))
+        hook = mapping(mapping(container.get("lifecycle")).get("preStop"))
+        wait = mapping(hook.get("sleep")).get("seconds", 0)
+        if drain and isinstance(grace, int) and isinstance(wait, int) and grace <= wait + drain:
             yield Finding(
                 "grace",
                 "error",
-                f"terminationGracePeriodSeconds {grace} ends a server that has {drain} s to drain",
+                f"terminationGracePeriodSeconds {grace} is no more than preStop ({wait} s) and "
+                f"--shutdown-timeout ({drain} s): the server is killed while it drains",
+            )
+        if not drain and ("vllm", "serve") in pairwise(words) and "--headless" not in words:
+            yield Finding(
+                "drain",
+                "warning",
+                "vLLM aborts its open requests at SIGTERM: give it --shutdown-timeout SECONDS",
             )
 
 

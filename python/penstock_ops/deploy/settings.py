@@ -22,6 +22,8 @@ PORT, METRICS_PORT = 8000, 8001
 TOPOLOGY, TOPOLOGY_FOLDER = "topology.xml", "/etc/nccl-topology"
 """Name of NCCL's topology file, and the directory where it is mounted."""
 MASTER_PORT = 29501
+SHUTDOWN = 60
+"""Seconds that open requests may take to end after a termination signal."""
 PULL_BASE, PULL_RATE = 600, 50_000_000
 """Seconds, and bytes per second, of the slowest download of weights that pods wait for."""
 GATEWAY_PORT, PICKER_PORT = 8080, 9002

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from penstock_ops.deploy.probes import http, nccl, secret, starting
 from penstock_ops.deploy.quoting import GROUP_INDEX, GROUP_SIZE, LEADER, Word
-from penstock_ops.deploy.settings import MASTER_PORT, METRICS_PORT, PORT, Settings
+from penstock_ops.deploy.settings import MASTER_PORT, METRICS_PORT, PORT, SHUTDOWN, Settings
 
 PROGRAM = ("python3", "-m", "penstock")
 """Start of Penstock's command. It works in every image with the package, even if the package's
 scripts are not in PATH.
 """
-SHUTDOWN = 60
-"""Seconds that open streams may take to end after a termination signal."""
 
 
 def command(settings: Settings, leader: bool) -> list[Word]:

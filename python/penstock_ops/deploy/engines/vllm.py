@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock_ops.deploy.engines.lmcache import lmcache_environment, lmcache_flags
 from penstock_ops.deploy.probes import between_nodes, secret
 from penstock_ops.deploy.quoting import GROUP_INDEX, GROUP_SIZE, LEADER, Word
-from penstock_ops.deploy.settings import MASTER_PORT, PORT, Settings
+from penstock_ops.deploy.settings import MASTER_PORT, PORT, SHUTDOWN, Settings
 
 NO_STATISTICS = {"VLLM_NO_USAGE_STATS": "1"}
 """Without it, vLLM reports its use to its developers (docs.vllm.ai, Usage Stats Collection)."""
@@ -30,6 +30,8 @@ def command(settings: Settings, leader: bool) -> list[Word]:
         f"--max-model-len={choice['max_model_len']}",
         f"--kv-cache-dtype={KV.get(choice['kv_cache_dtype'], 'auto')}",
         f"--gpu-memory-utilization={choice['memory_fraction'] or 0.92}",
+        # Without it, vLLM aborts open requests at SIGTERM (vllm-project/vllm#36666, since 0.18).
+        f"--shutdown-timeout={SHUTDOWN}",
     ]
     if shared:
         words.append(f"--data-parallel-size={tp}")

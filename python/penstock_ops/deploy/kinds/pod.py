@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from penstock_ops.deploy.engines.penstock import SHUTDOWN
 from penstock_ops.deploy.facts import Facts
 from penstock_ops.deploy.kinds.placement import apart, scraped
 from penstock_ops.deploy.kinds.topology import topology_name
 from penstock_ops.deploy.kinds.weights import download, wait
 from penstock_ops.deploy.parts import optional, when
 from penstock_ops.deploy.probes import UNLISTING, until_unlisted
-from penstock_ops.deploy.settings import KERNEL_CACHE, KERNELS, MODELS, TOPOLOGY_FOLDER
+from penstock_ops.deploy.settings import KERNEL_CACHE, KERNELS, MODELS, SHUTDOWN, TOPOLOGY_FOLDER
 
 VARIABLES = "penstock/variables"
 """Annotation with the reasons for variables for communication between nodes. It is no YAML comment,
