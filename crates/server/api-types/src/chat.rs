@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::MAX_LOGPROBS;
-use super::common::Common;
+use super::common::{Common, take_prompt_logprobs};
 use super::fields::Fields;
 use super::messages::take_messages;
 use super::neutral;
@@ -43,14 +43,14 @@ impl ChatRequest {
     pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
         let mut fields = Fields::parse(body)?;
         let (add_generation_prompt, continue_final) = take_end(&mut fields)?;
+        let messages = take_messages(&mut fields)?;
+        let common = Common::take(&mut fields, 1)?;
         let request = Self {
-            messages: take_messages(&mut fields)?,
-            common: Common::take(&mut fields, 1)?,
+            messages,
             add_generation_prompt,
             continue_final,
-            prompt_logprobs: fields
-                .integer("prompt_logprobs", 0..=i64::from(MAX_LOGPROBS))?
-                .map(|n| n as u8),
+            prompt_logprobs: take_prompt_logprobs(&mut fields, common.stream)?,
+            common,
             tokens_as_ids: fields.flag("return_tokens_as_token_ids", false)?,
             logprobs: take_logprobs(&mut fields)?,
             tools: Tools::take(&mut fields)?,
@@ -59,12 +59,6 @@ impl ChatRequest {
             template_kwargs: take_template_kwargs(&mut fields)?,
         };
         neutral::check(&fields)?;
-        if request.prompt_logprobs.is_some() && request.common.stream {
-            return Err(ApiError::invalid(
-                "prompt_logprobs",
-                "prompt_logprobs is only allowed when stream is false.",
-            ));
-        }
         Ok(request)
     }
 }

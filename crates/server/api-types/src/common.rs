@@ -3,6 +3,7 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::MAX_LOGPROBS;
 use super::fields::{Fields, Number, read, read_object};
 use super::grammar::OutputGrammar;
 use super::logits::LogitRules;
@@ -119,6 +120,21 @@ impl Common {
 pub(super) fn take_truncation(fields: &mut Fields<'_>) -> Result<Option<usize>, ApiError> {
     let most = fields.integer("truncate_prompt_tokens", -1..=i64::from(i32::MAX))?;
     Ok(most.map(|tokens| tokens.max(0) as usize))
+}
+
+/// Takes the number of alternatives per prompt token. As in vLLM, streams cannot have them.
+pub(super) fn take_prompt_logprobs(
+    fields: &mut Fields<'_>,
+    stream: bool,
+) -> Result<Option<u8>, ApiError> {
+    let name = "prompt_logprobs";
+    match fields.integer(name, 0..=i64::from(MAX_LOGPROBS))? {
+        Some(_) if stream => Err(ApiError::invalid(
+            name,
+            "prompt_logprobs is only allowed when stream is false.",
+        )),
+        most => Ok(most.map(|n| n as u8)),
+    }
 }
 
 fn take_resume(

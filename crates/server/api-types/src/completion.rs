@@ -3,7 +3,7 @@
 use serde_json::value::RawValue;
 
 use super::MAX_LOGPROBS;
-use super::common::{Common, MaxTokens, is_string};
+use super::common::{Common, MaxTokens, is_string, take_prompt_logprobs};
 use super::fields::{Fields, read};
 use super::neutral;
 use crate::error::ApiError;
@@ -18,6 +18,11 @@ pub struct CompletionRequest {
     pub echo: bool,
     /// Number of alternatives per token, 0 to 20; `None` for no log-probabilities at all.
     pub logprobs: Option<u8>,
+    /// Number of alternatives per prompt token, 0 to 20; `None` for no log-probabilities of the
+    /// prompt.
+    pub prompt_logprobs: Option<u8>,
+    /// Log-probabilities name tokens by id, `token_id:17`.
+    pub tokens_as_ids: bool,
     /// Let the tokenizer add its BOS and the like to prompts given as text.
     pub add_special_tokens: bool,
 }
@@ -36,10 +41,13 @@ impl CompletionRequest {
         let mut fields = Fields::parse(body)?;
         let prompts = take_prompts(&mut fields, "prompt")?;
         let echo = fields.flag("echo", false)?;
+        let common = Common::take(&mut fields, u32::from(!echo))?;
         let request = Self {
-            common: Common::take(&mut fields, u32::from(!echo))?,
             prompts,
             echo,
+            prompt_logprobs: take_prompt_logprobs(&mut fields, common.stream)?,
+            tokens_as_ids: fields.flag("return_tokens_as_token_ids", false)?,
+            common,
             logprobs: fields
                 .integer("logprobs", 0..=i64::from(MAX_LOGPROBS))?
                 .map(|n| n as u8),
@@ -166,6 +174,16 @@ mod tests {
             ),
             (r#"{"prompt":"a","logprobs":21}"#, "logprobs"),
             (r#"{"prompt":"a","logprobs":true}"#, "logprobs"),
+            (r#"{"prompt":"a","prompt_logprobs":21}"#, "prompt_logprobs"),
+            (r#"{"prompt":"a","prompt_logprobs":-1}"#, "prompt_logprobs"),
+            (
+                r#"{"prompt":"a","prompt_logprobs":0,"stream":true}"#,
+                "prompt_logprobs",
+            ),
+            (
+                r#"{"prompt":"a","return_tokens_as_token_ids":1}"#,
+                "return_tokens_as_token_ids",
+            ),
             (r#"{"prompt":"a","stop":[""]}"#, "stop"),
             (r#"{"prompt":"a","stop":7}"#, "stop"),
             (
@@ -198,6 +216,12 @@ mod tests {
                 .unwrap()
                 .echo_only()
         );
+    }
+
+    #[test]
+    fn a_stream_without_prompt_logprobs_may_name_them() {
+        let body = r#"{"prompt":"a","prompt_logprobs":null,"stream":true}"#;
+        assert_eq!(parse(body).unwrap().prompt_logprobs, None);
     }
 
     #[test]

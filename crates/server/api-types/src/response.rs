@@ -1,7 +1,5 @@
 //! Response bodies. They borrow their text, so a chunk is serialised without a copy.
 
-use std::collections::BTreeMap;
-
 use serde::{Serialize, Serializer};
 
 /// Finish reason of a choice.
@@ -114,6 +112,9 @@ pub struct CompletionChoice<'a> {
     pub logprobs: Option<&'a CompletionLogprobs>,
     pub finish_reason: Option<FinishReason>,
     pub stop_reason: Option<&'a StopReason>,
+    /// In vLLM's format: for each prompt token, null or scores by token id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_logprobs: Option<&'a [Option<PromptScores>]>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_token_ids: Option<&'a [u32]>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -160,13 +161,21 @@ pub struct ChatResponse<'a> {
     pub usage: Usage,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_token_ids: Option<&'a [u32]>,
-    /// In vLLM's format: for each prompt token, null or scores by token id.
+    /// As in [`CompletionChoice`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_logprobs: Option<Vec<Option<PromptScores>>>,
 }
 
-/// Log-probabilities at one position of the prompt, by token id.
-pub type PromptScores = BTreeMap<String, PromptLogprob>;
+/// Log-probabilities at one position of the prompt: an object by token id, with the prompt's own
+/// token first and then the others, the most likely first.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PromptScores(pub Vec<(u32, PromptLogprob)>);
+
+impl Serialize for PromptScores {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(token, scored)| (token, scored)))
+    }
+}
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PromptLogprob {

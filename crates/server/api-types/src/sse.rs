@@ -141,6 +141,7 @@ mod tests {
             logprobs: None,
             finish_reason: Some(FinishReason::Length),
             stop_reason: None,
+            prompt_logprobs: None,
             prompt_token_ids: None,
             token_ids: Some(&[5]),
         };

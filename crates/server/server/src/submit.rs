@@ -16,6 +16,9 @@ use crate::reading::{Reader, Reading};
 use crate::request_meta::RequestMeta;
 use crate::{engine, lengths, resume, sampling, wanted_grammar};
 
+/// Upper bound on the log-probabilities of prompts in one response.
+const MAX_PROMPT_SCORES: usize = 1 << 22;
+
 /// Endpoint-specific parameters.
 pub(crate) struct EndpointParams {
     /// Default `max_tokens`; `None`: the remaining context.
@@ -44,6 +47,9 @@ pub(crate) async fn submit(
         ));
     }
     limits.check_tokens("stop_token_ids", &common.stop_token_ids)?;
+    if let Some(most) = params.prompt_logprobs {
+        check_scores(prompts.iter().map(Vec::len).sum(), common.n, most)?;
+    }
     let origin = resume::origin(app, common, &params.arrival);
     let sampling = sampling::params(app, common, origin.seed, params.logprobs, &limits)?;
     let grammar = wanted_grammar::checked(app, common).await?;
@@ -56,6 +62,12 @@ pub(crate) async fn submit(
         for choice in 0..common.n as u32 {
             let mut request = first.clone();
             request.sampling.choice = choice;
+            // The log-probabilities of a prompt are the same for all its choices. In a stream, each
+            // choice begins on its own and needs them.
+            if choice > 0 && !common.stream {
+                request.prompt_logprobs = None;
+                request.skip_prefix_cache = false;
+            }
             // Only the first choice's request may expire in the queue: once it has started, the
             // HTTP response has begun and cannot become an error.
             request.expires = requests.is_empty();
@@ -76,6 +88,19 @@ pub(crate) async fn submit(
     let marked = params.arrival.marked && single;
     choices.marks = marked.then(|| Marks::new(origin, common.resume.is_some()));
     Ok(choices)
+}
+
+/// Rejects prompts of `tokens` tokens in all whose log-probabilities, with `most` alternatives for
+/// each token in each of `n` choices, would make too large a response.
+fn check_scores(tokens: usize, n: usize, most: u8) -> Result<(), ApiError> {
+    let count = tokens.saturating_mul(n * (usize::from(most) + 1));
+    if count > MAX_PROMPT_SCORES {
+        return Err(ApiError::bad_request(format!(
+            "The response would have {count} log-probabilities of prompts, and may have \
+             {MAX_PROMPT_SCORES}: ask for fewer alternatives, choices or prompts."
+        )));
+    }
+    Ok(())
 }
 
 fn token_request(
@@ -161,4 +186,18 @@ fn start(
         timer,
         if shared { 0 } else { prompt_tokens },
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn responses_with_too_many_scores_are_refused() {
+        assert!(check_scores(131_072, 1, 20).is_ok(), "a long context");
+        assert!(check_scores(32_768, 128, 0).is_ok(), "as many as may be");
+        for (tokens, n, most) in [(32_769, 128, 0), (131_072, 2, 20), (usize::MAX, 128, 20)] {
+            assert!(check_scores(tokens, n, most).is_err());
+        }
+    }
 }

@@ -166,6 +166,8 @@ pub(super) const COMPLETION: Fields = &[
     ("prompt", PROMPT),
     ("echo", FLAG),
     ("logprobs", TOP),
+    ("prompt_logprobs", TOP),
+    ("return_tokens_as_token_ids", FLAG),
     ("add_special_tokens", FLAG),
 ];
 

@@ -12,7 +12,7 @@ use penstock_tokenizer::Tokenizer;
 
 use super::chat_parts::Parts;
 use crate::delta::OutputDelta;
-use crate::logprobs;
+use crate::logprobs::{self, TokenNames};
 use crate::render::{Identity, Render};
 
 pub(crate) struct ChatRender {
@@ -31,7 +31,7 @@ pub(crate) struct ChatRender {
 pub(crate) struct ChatStyle {
     logprobs: bool,
     tokens_as_ids: bool,
-    prompt_logprobs: bool,
+    prompt_logprobs: Option<u8>,
     token_ids: bool,
     /// The request had `functions`: calls are a `function_call`.
     legacy: bool,
@@ -42,7 +42,7 @@ impl ChatStyle {
         Self {
             logprobs: request.logprobs.is_some(),
             tokens_as_ids: request.tokens_as_ids,
-            prompt_logprobs: request.prompt_logprobs.is_some(),
+            prompt_logprobs: request.prompt_logprobs,
             token_ids: request.common.return_token_ids,
             legacy: request.tools.legacy,
         }
@@ -68,7 +68,7 @@ impl ChatRender {
             writer,
             tokenizer,
             style,
-            prompt: match style.token_ids || style.prompt_logprobs {
+            prompt: match style.token_ids || style.prompt_logprobs.is_some() {
                 true => prompt.to_vec(),
                 false => Vec::new(),
             },
@@ -77,8 +77,11 @@ impl ChatRender {
     }
 
     fn logprobs(&self, delta: &OutputDelta) -> Option<ChatLogprobs> {
-        let as_ids = self.style.tokens_as_ids;
-        let scores = || logprobs::chat(&self.tokenizer, &delta.tokens, &delta.logprobs, as_ids);
+        let names = TokenNames {
+            tokenizer: &self.tokenizer,
+            as_ids: self.style.tokens_as_ids,
+        };
+        let scores = || logprobs::chat(names, &delta.tokens, &delta.logprobs);
         self.style.logprobs.then(scores)
     }
 
@@ -93,9 +96,9 @@ impl ChatRender {
     /// Log-probabilities of the prompt. They are the same for all choices; the first choice's delta
     /// has them.
     fn prompt_logprobs(&self, deltas: &[OutputDelta]) -> Option<Vec<Option<PromptScores>>> {
+        let most = self.style.prompt_logprobs?;
         let rows = deltas.first().map(|delta| &delta.prompt_logprobs)?;
-        let scores = || logprobs::prompt(&self.tokenizer, &self.prompt, rows);
-        self.style.prompt_logprobs.then(scores)
+        Some(logprobs::prompt(&self.tokenizer, most, &self.prompt, rows))
     }
 
     /// Appends the chunk with the role. The chunk is sent with the first token, because clients use

@@ -31,7 +31,6 @@ pub(crate) async fn create(
     let body = app.read_body(request).await?;
     let AdmittedRequest {
         common,
-        logprobs,
         style,
         prompts,
         shown,
@@ -40,14 +39,20 @@ pub(crate) async fn create(
     let created = arrival.created(&common);
     let params = EndpointParams {
         default_max_tokens: Some(DEFAULT_MAX_TOKENS),
-        logprobs,
+        logprobs: style.logprobs,
         reading: None,
-        prompt_logprobs: logprobs.filter(|_| style.echo),
+        prompt_logprobs: style.scored_prompt(),
         arrival,
     };
     let choices = submit(&app, &common, &params, prompts, permit).await?;
     let identity = app.identity("cmpl", &request_id, common.model, created);
-    let render = CompletionRender::new(identity, app.text()?.tokenizer.clone(), style, shown);
+    let render = CompletionRender::new(
+        identity,
+        app.text()?.tokenizer.clone(),
+        style,
+        shown,
+        common.n,
+    );
     Ok(stream::answer(
         choices,
         render,
@@ -59,7 +64,6 @@ pub(crate) async fn create(
 /// An admitted request.
 struct AdmittedRequest {
     common: Common,
-    logprobs: Option<u8>,
     style: Style,
     prompts: Vec<Vec<u32>>,
     /// For each choice, the parts of its prompt that the response contains.
@@ -75,7 +79,9 @@ fn prepare(job: &Job<'_>) -> Result<AdmittedRequest, ApiError> {
         .admit(request.prompts.len().saturating_mul(request.common.n))?;
     let style = Style {
         echo: request.echo,
-        logprobs: request.logprobs.is_some(),
+        logprobs: request.logprobs,
+        prompt_logprobs: request.prompt_logprobs,
+        tokens_as_ids: request.tokens_as_ids,
         token_ids: request.common.return_token_ids,
         skip_special: request.common.skip_special_tokens,
     };
@@ -90,14 +96,15 @@ fn prepare(job: &Job<'_>) -> Result<AdmittedRequest, ApiError> {
                 (tokens, Some(written))
             }
         };
+        let whole = tokens.len();
         truncate(&mut tokens, &request.common, permit.limits);
+        let written = written.filter(|_| tokens.len() == whole);
         let prompt = shown_prompt(job, style, &tokens, written);
         shown.extend(std::iter::repeat_n(prompt, request.common.n));
         prompts.push(tokens);
     }
     Ok(AdmittedRequest {
         common: request.common,
-        logprobs: request.logprobs,
         style,
         prompts,
         shown,
@@ -118,7 +125,7 @@ fn shown_prompt(
         } else {
             Arc::default()
         },
-        tokens: if style.echo || style.token_ids || style.logprobs {
+        tokens: if style.needs_prompt() {
             tokens.into()
         } else {
             Arc::default()

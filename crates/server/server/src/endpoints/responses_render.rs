@@ -8,7 +8,7 @@ use penstock_output_parsers::OutputEvent;
 use penstock_tokenizer::Tokenizer;
 
 use crate::delta::OutputDelta;
-use crate::logprobs;
+use crate::logprobs::{self, TokenNames};
 use crate::render::Render;
 
 pub(crate) struct ResponsesRender {
@@ -42,7 +42,11 @@ impl Render for ResponsesRender {
         _usage: Option<&Usage>,
     ) {
         let mut scores = if self.with_logprobs {
-            logprobs::chat(&self.tokenizer, &delta.tokens, &delta.logprobs, false).content
+            let names = TokenNames {
+                tokenizer: &self.tokenizer,
+                as_ids: false,
+            };
+            logprobs::chat(names, &delta.tokens, &delta.logprobs).content
         } else {
             Vec::new()
         };

@@ -49,6 +49,8 @@ const FIELDS: &[&str] = &[
     "stream_options",
     "logprobs",
     "top_logprobs",
+    "prompt_logprobs",
+    "return_tokens_as_token_ids",
     "echo",
     "n",
     "logit_bias",

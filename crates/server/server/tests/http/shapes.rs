@@ -275,6 +275,121 @@ async fn a_chat_prompt_has_scores() {
 }
 
 #[tokio::test]
+async fn a_completion_has_scores_of_its_prompt() {
+    let door = Door::open(scored).await;
+    let body = json!({"prompt": "xyz", "prompt_logprobs": 1, "return_token_ids": true});
+    let reply = door.complete(&body).await;
+    let choice = &reply.json()["choices"][0];
+    let expected = json!([
+        null,
+        {"121": {"logprob": -2.5, "rank": 1, "decoded_token": "y"},
+         "99": {"logprob": -0.125, "rank": 1, "decoded_token": "c"}},
+        {"122": {"logprob": -9999.0, "rank": 1, "decoded_token": "z"}},
+    ]);
+    assert_eq!(choice["prompt_logprobs"], expected);
+    assert!(reply.text().contains(r#"{"121":{"#), "the own token first");
+    assert_eq!(choice["prompt_token_ids"], json!([120, 121, 122]));
+    assert_eq!(
+        (&choice["logprobs"], &choice["text"]),
+        (&Value::Null, &json!("a"))
+    );
+    let add = &door.fake.log().adds[0].request;
+    assert_eq!(
+        (
+            add.sampling.logprobs,
+            add.prompt_logprobs,
+            add.skip_prefix_cache
+        ),
+        (None, Some(1), true)
+    );
+    let streamed = json!({"prompt": "xyz", "prompt_logprobs": 1, "stream": true});
+    let (status, error) = door.complete(&streamed).await.error();
+    assert_eq!((status, &error["param"]), (400, &json!("prompt_logprobs")));
+}
+
+#[tokio::test]
+async fn echoed_tokens_and_scores_of_the_prompt_have_their_own_numbers_of_alternatives() {
+    let door = Door::open(scored).await;
+    for (echoed, scored) in [(0, 1), (1, 0)] {
+        let body = json!({"prompt": "xyz", "echo": true, "logprobs": echoed,
+            "prompt_logprobs": scored});
+        let reply = door.complete(&body).await.json();
+        let choice = &reply["choices"][0];
+        let own = json!({"y": -2.5});
+        let both = json!({"c": -0.125, "y": -2.5});
+        let row = &choice["logprobs"]["top_logprobs"][1];
+        assert_eq!(row, if echoed == 0 { &own } else { &both });
+        let row = choice["prompt_logprobs"][1].as_object().unwrap();
+        assert_eq!(row.len(), 1 + scored);
+        assert!(row.contains_key("121"));
+    }
+    let adds = door.fake.log().adds;
+    let wanted: Vec<_> = adds.iter().map(|add| add.request.prompt_logprobs).collect();
+    assert_eq!(wanted, [Some(1), Some(1)]);
+}
+
+#[tokio::test]
+async fn choices_of_a_prompt_share_its_scores() {
+    let door = Door::open(|add| {
+        let wanted = add.request.prompt_logprobs;
+        vec![Action::Send(Output {
+            tokens: vec![97],
+            prompt_logprobs: wanted.map(|_| row(-2.5, &[])).into_iter().collect(),
+            finish: Finish::Length,
+            ..Output::default()
+        })]
+    })
+    .await;
+    let body = json!({"prompt": ["xy", "ab"], "n": 2, "prompt_logprobs": 0, "echo": true,
+        "logprobs": 0, "max_tokens": 0});
+    let reply = door.complete(&body).await.json();
+    for (index, (token, name)) in [("121", "y"), ("121", "y"), ("98", "b"), ("98", "b")]
+        .into_iter()
+        .enumerate()
+    {
+        let choice = &reply["choices"][index];
+        assert_eq!(choice["prompt_logprobs"][1][token]["logprob"], -2.5);
+        let echoed = json!([null, {name: -2.5}]);
+        assert_eq!(choice["logprobs"]["top_logprobs"], echoed);
+    }
+    let requests = || door.fake.log().adds.into_iter().map(|add| add.request);
+    let scored: Vec<_> = requests().map(|r| r.prompt_logprobs.is_some()).collect();
+    assert_eq!(scored, [true, false, true, false]);
+    let computed: Vec<_> = requests().map(|r| r.skip_prefix_cache).collect();
+    assert_eq!(computed, scored);
+}
+
+#[tokio::test]
+async fn log_probabilities_of_a_completion_name_tokens_by_id() {
+    let door = Door::open(scored).await;
+    let mut body = json!({"prompt": "xyz", "logprobs": 2, "echo": true,
+        "return_tokens_as_token_ids": true});
+    let whole = door.complete(&body).await.json()["choices"][0]["logprobs"].clone();
+    let expected = json!({
+        "text_offset": [0, 1, 2, 3, 4],
+        "token_logprobs": [null, -2.5, -9999.0, -0.5, -3.0],
+        "tokens": ["token_id:120", "token_id:121", "token_id:122", "token_id:97",
+                   "token_id:195"],
+        "top_logprobs": [null, {"token_id:99": -0.125, "token_id:121": -2.5},
+                         {"token_id:122": -9999.0},
+                         {"token_id:97": -0.5, "token_id:98": -1.5},
+                         {"token_id:98": -0.25, "token_id:195": -3.0}],
+    });
+    assert_eq!(whole, expected);
+    body["stream"] = true.into();
+    let events = door.complete(&body).await.events();
+    let streamed = |member: &str| -> Vec<Value> {
+        let lists = events.iter().map(|e| &e["choices"][0]["logprobs"][member]);
+        lists
+            .flat_map(|list| list.as_array().unwrap().clone())
+            .collect()
+    };
+    for member in ["tokens", "top_logprobs", "text_offset"] {
+        assert_eq!(json!(streamed(member)), expected[member]);
+    }
+}
+
+#[tokio::test]
 async fn a_template_of_the_request_is_run_where_the_operator_trusts_it() {
     let trusting = json!({"trust_request_chat_template": true});
     let prompts = Arc::new(Mutex::new(Vec::new()));
