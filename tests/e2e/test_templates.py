@@ -79,3 +79,5 @@ def test_templates_of_requests_wait_apart(serve: Serve, repository: Path, tmp_pa
         assert counted.json()["count"] == len("abc")
         cut = {"prompt": "abcdef", "truncate_prompt_tokens": 2, "add_special_tokens": False}
         assert bytes(client.post("/tokenize", json=cut).json()["tokens"]) == b"ef"
+        cut["truncation_side"] = "right"
+        assert bytes(client.post("/tokenize", json=cut).json()["tokens"]) == b"ab"

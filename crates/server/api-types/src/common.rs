@@ -45,8 +45,7 @@ pub struct Common {
     pub ignore_eos: bool,
     pub skip_special_tokens: bool,
     pub return_token_ids: bool,
-    /// Number of tokens to keep at the end of the prompt; 0: all that fit the context.
-    pub truncate_prompt: Option<usize>,
+    pub truncation: Truncation,
     pub cache_salt: Option<String>,
     /// Lower values are served first, if the engine schedules by priority.
     pub priority: i32,
@@ -54,6 +53,28 @@ pub struct Common {
     pub return_cached_tokens_by_tier: bool,
     /// The output so far of an interrupted stream to resume.
     pub resume: Option<Resume>,
+}
+
+/// Truncation of long prompts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Truncation {
+    /// Number of tokens to keep of each prompt; 0: all that fit the context; `None`: longer prompts
+    /// are rejected.
+    pub most: Option<usize>,
+    /// Keep the last tokens instead of the first.
+    pub keep_last: bool,
+}
+
+impl Truncation {
+    /// Takes the fields. `side` is the default of `truncation_side`, the side that is cut.
+    pub(super) fn take(fields: &mut Fields<'_>, side: &'static str) -> Result<Self, ApiError> {
+        let most = fields.integer("truncate_prompt_tokens", -1..=i64::from(i32::MAX))?;
+        let given = fields.one_of("truncation_side", ["right", "left"])?;
+        Ok(Self {
+            most: most.map(|tokens| tokens.max(0) as usize),
+            keep_last: given.unwrap_or(side) == "left",
+        })
+    }
 }
 
 /// The output's length limit in a request, in tokens.
@@ -77,7 +98,7 @@ pub struct StreamOptions {
 impl Common {
     /// Maximum number of prompt tokens before truncation, if `length` is the maximum after it.
     pub fn prompt_limit(&self, length: u32) -> u32 {
-        self.truncate_prompt.map_or(length, |_| u32::MAX)
+        self.truncation.most.map_or(length, |_| u32::MAX)
     }
 
     /// Takes the shared fields. `least_tokens` is the smallest `max_tokens` that the endpoint
@@ -107,19 +128,13 @@ impl Common {
             ignore_eos: fields.flag("ignore_eos", false)?,
             skip_special_tokens: fields.flag("skip_special_tokens", true)?,
             return_token_ids: fields.flag("return_token_ids", false)?,
-            truncate_prompt: take_truncation(fields)?,
+            truncation: Truncation::take(fields, "left")?,
             cache_salt: take_cache_salt(fields)?,
             priority: take_priority(fields)?,
             return_cached_tokens_by_tier: fields.flag("return_cached_tokens_by_tier", false)?,
             resume: take_resume(fields, stream, n)?,
         })
     }
-}
-
-/// Takes the number of tokens to keep at the end of a prompt; 0: all that fit the context.
-pub(super) fn take_truncation(fields: &mut Fields<'_>) -> Result<Option<usize>, ApiError> {
-    let most = fields.integer("truncate_prompt_tokens", -1..=i64::from(i32::MAX))?;
-    Ok(most.map(|tokens| tokens.max(0) as usize))
 }
 
 /// Takes the number of alternatives per prompt token. As in vLLM, streams cannot have them.

@@ -120,6 +120,25 @@ impl<'a> Fields<'a> {
         Ok(self.take(name)?.unwrap_or(default))
     }
 
+    /// Removes a field whose value must be one of two words.
+    pub(super) fn one_of(
+        &mut self,
+        name: &'static str,
+        words: [&'static str; 2],
+    ) -> Result<Option<&'static str>, ApiError> {
+        let Some(given) = self.take::<String>(name)? else {
+            return Ok(None);
+        };
+        let word = words.into_iter().find(|word| *word == given);
+        word.map(Some).ok_or_else(|| {
+            let message = format!(
+                "{name} must be {} or {}, got {given:.40?}.",
+                words[0], words[1]
+            );
+            ApiError::invalid(name, message)
+        })
+    }
+
     /// Removes an integer that must lie in `range`.
     pub fn integer(
         &mut self,

@@ -33,7 +33,7 @@ mod tools;
 
 pub use anthropic::{MessageWriter, MessagesRequest, anthropic_error};
 pub use chat::ChatRequest;
-pub use common::{Common, MaxTokens, StreamOptions};
+pub use common::{Common, MaxTokens, StreamOptions, Truncation};
 pub use completion::{CompletionRequest, Prompt};
 pub use error::ApiError;
 pub use fields::Fields;
@@ -42,7 +42,7 @@ pub use kv::{KvInput, KvRequest};
 pub use logits::LogitRules;
 pub use pooling::{
     EmbeddingInput, EmbeddingRequest, Encoding, MAX_INPUTS, Pooled, PoolingUsage, RerankRequest,
-    ScoreRequest, Truncation, cosine, sigmoid, trimmed,
+    ScoreRequest, cosine, sigmoid, trimmed,
 };
 pub use response::{
     AssistantMessage, CachedByTier, ChatChoice, ChatChunkChoice, ChatLogprobs, ChatResponse,

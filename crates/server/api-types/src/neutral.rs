@@ -36,7 +36,6 @@ const NOT_BUILT: &[(&str, Neutral)] = &[
     ("continue_final_message", Neutral::Bool(false)),
     ("echo", Neutral::Bool(false)),
     ("chat_template", Neutral::Null),
-    ("truncation_side", Neutral::OneOf(&["left"])),
     ("documents", Neutral::Empty),
     ("tools", Neutral::Empty),
     ("tool_choice", Neutral::OneOf(&["none", "auto"])),

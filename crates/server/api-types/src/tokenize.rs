@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::chat::{take_end, take_template_kwargs};
-use super::common::take_truncation;
+use super::common::Truncation;
 use super::fields::Fields;
 use super::messages::take_messages;
 use super::neutral;
@@ -16,8 +16,7 @@ pub struct TokenizeRequest {
     pub model: Option<String>,
     pub input: TokenizeInput,
     pub return_token_strs: bool,
-    /// Number of tokens to keep at the end; 0: all that fit the context.
-    pub truncate_prompt: Option<usize>,
+    pub truncation: Truncation,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -66,7 +65,7 @@ impl TokenizeRequest {
             model: fields.take("model")?,
             input,
             return_token_strs: fields.flag("return_token_strs", false)?,
-            truncate_prompt: take_truncation(&mut fields)?,
+            truncation: Truncation::take(&mut fields, "left")?,
         };
         neutral::check(&fields)?;
         Ok(request)
@@ -109,7 +108,8 @@ mod tests {
             "documents":[{"text":"d"}],"reasoning_effort":"low","truncate_prompt_tokens":-1,
             "continue_final_message":true,"add_generation_prompt":false}"#;
         let request = parse(body).unwrap();
-        assert_eq!(request.truncate_prompt, Some(0));
+        assert_eq!(request.truncation.most, Some(0));
+        assert!(request.truncation.keep_last);
         let TokenizeInput::Messages {
             continue_final: true,
             template: Some(template),
@@ -131,7 +131,7 @@ mod tests {
             ("tools", r#"{"prompt":"a","tools":[{"type":"function"}]}"#),
             (
                 "truncation_side",
-                r#"{"prompt":"a","truncation_side":"right"}"#,
+                r#"{"prompt":"a","truncation_side":"middle"}"#,
             ),
             (
                 "truncate_prompt_tokens",

@@ -1,23 +1,22 @@
 //! Length limits of prompts and outputs.
 
-use penstock_api_types::{ApiError, Common, MaxTokens};
+use penstock_api_types::{ApiError, Common, MaxTokens, Truncation};
 
 use crate::admission::Limits;
 
-/// Truncates a prompt to its last tokens if the request has `truncate_prompt_tokens`.
-pub(crate) fn truncate(prompt: &mut Vec<u32>, common: &Common, limits: Limits) {
-    if let Some(most) = common.truncate_prompt {
-        keep_last(prompt, most, limits.max_model_len);
-    }
-}
-
-/// Keeps the last `most` tokens; 0: all that leave room in the context for one output token.
-pub(crate) fn keep_last(prompt: &mut Vec<u32>, most: usize, max_model_len: u32) {
-    let most = match most {
-        0 => max_model_len.saturating_sub(1) as usize,
-        most => most,
+/// Truncates a prompt if the request asks for it. A prompt as long as fits leaves room in the
+/// context for one output token.
+pub(crate) fn truncate(prompt: &mut Vec<u32>, truncation: Truncation, max_model_len: u32) {
+    let most = match truncation.most {
+        None => return,
+        Some(0) => max_model_len.saturating_sub(1) as usize,
+        Some(most) => most,
     };
-    prompt.drain(..prompt.len().saturating_sub(most));
+    if truncation.keep_last {
+        prompt.drain(..prompt.len().saturating_sub(most));
+    } else {
+        prompt.truncate(most);
+    }
 }
 
 pub(crate) fn check_prompt(prompt: &[u32], limits: &Limits) -> Result<(), ApiError> {

@@ -71,6 +71,7 @@ pub(super) const COMMON: Fields = &[
         "truncate_prompt_tokens",
         r#"{"type": "integer", "minimum": -1}"#,
     ),
+    ("truncation_side", r#"{"enum": ["left", "right", null]}"#),
     (
         "cache_salt",
         r#"{"type": "string", "minLength": 1, "maxLength": 256}"#,
@@ -287,6 +288,7 @@ pub(super) const TOKENIZE: Fields = &[
         "truncate_prompt_tokens",
         r#"{"type": "integer", "minimum": -1}"#,
     ),
+    ("truncation_side", r#"{"enum": ["left", "right", null]}"#),
     ("return_token_strs", FLAG),
     ("model", TEXT),
 ];

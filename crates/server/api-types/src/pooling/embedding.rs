@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{Pooled, check_count, one_of};
+use super::{Pooled, check_count};
 use crate::completion::{Prompt, take_prompts};
 use crate::error::ApiError;
 use crate::fields::Fields;
@@ -45,7 +45,7 @@ impl EmbeddingRequest {
     /// Reads and validates a request body.
     pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
         let mut fields = Fields::parse(body)?;
-        let base64 = one_of(&mut fields, "encoding_format", ["float", "base64"])?;
+        let base64 = fields.one_of("encoding_format", ["float", "base64"])?;
         let dimensions = fields.integer("dimensions", 1..=i64::from(u32::MAX))?;
         let normalize: Option<bool> = fields.take("normalize")?;
         let request = Self {

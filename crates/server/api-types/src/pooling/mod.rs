@@ -12,7 +12,7 @@ pub use embedding::{EmbeddingInput, EmbeddingRequest, Encoding};
 pub use pairs::{RerankRequest, ScoreRequest};
 pub use vector::{cosine, sigmoid, trimmed};
 
-use super::common::{is_string, take_cache_salt, take_priority};
+use super::common::{Truncation, is_string, take_cache_salt, take_priority};
 use super::fields::{Fields, read};
 use crate::error::ApiError;
 
@@ -30,49 +30,16 @@ pub struct Pooled {
     pub priority: i32,
 }
 
-/// Truncation of long inputs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Truncation {
-    /// Number of tokens to keep of each input; 0: all that fit the context; `None`: longer inputs
-    /// are rejected.
-    pub most: Option<usize>,
-    /// Keep the last tokens instead of the first.
-    pub keep_last: bool,
-}
-
 impl Pooled {
     fn take(fields: &mut Fields<'_>) -> Result<Self, ApiError> {
-        let most = fields.integer("truncate_prompt_tokens", -1..=i64::from(i32::MAX))?;
         Ok(Self {
             model: fields.take("model")?,
-            truncation: Truncation {
-                most: most.map(|tokens| tokens.max(0) as usize),
-                keep_last: one_of(fields, "truncation_side", ["right", "left"])? == Some("left"),
-            },
+            truncation: Truncation::take(fields, "right")?,
             add_special_tokens: fields.flag("add_special_tokens", true)?,
             cache_salt: take_cache_salt(fields)?,
             priority: take_priority(fields)?,
         })
     }
-}
-
-/// Removes a field whose value must be one of two words.
-fn one_of(
-    fields: &mut Fields<'_>,
-    name: &'static str,
-    words: [&'static str; 2],
-) -> Result<Option<&'static str>, ApiError> {
-    let Some(given) = fields.take::<String>(name)? else {
-        return Ok(None);
-    };
-    let word = words.into_iter().find(|word| *word == given);
-    word.map(Some).ok_or_else(|| {
-        let message = format!(
-            "{name} must be {} or {}, got {given:.40?}.",
-            words[0], words[1]
-        );
-        ApiError::invalid(name, message)
-    })
 }
 
 /// Reads a text or a list of texts. Each text may also be the member `text` of an object.

@@ -97,7 +97,8 @@ fn prepare(job: &Job<'_>) -> Result<AdmittedRequest, ApiError> {
             }
         };
         let whole = tokens.len();
-        truncate(&mut tokens, &request.common, permit.limits);
+        let window = permit.limits.max_model_len;
+        truncate(&mut tokens, request.common.truncation, window);
         let written = written.filter(|_| tokens.len() == whole);
         let prompt = shown_prompt(job, style, &tokens, written);
         shown.extend(std::iter::repeat_n(prompt, request.common.n));

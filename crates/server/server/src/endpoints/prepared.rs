@@ -38,7 +38,7 @@ pub(super) fn prepare(job: &Job<'_>, request: ChatRequest) -> Result<AdmittedReq
     let ChatPrompt { ids, text } = encode(job, &request, length)?;
     let reading = Reading::new(formats, &request, &text);
     let mut prompt = ids;
-    truncate(&mut prompt, common, permit.limits);
+    truncate(&mut prompt, common.truncation, permit.limits.max_model_len);
     let calls = CallConstraint::of(&reading, &request)?;
     let mut common = request.common;
     // If calls are required, the output has no content. A response format constrains content, so

@@ -14,7 +14,7 @@ use serde_json::json;
 use super::prepared::check_template;
 use crate::app::App;
 use crate::jobs::{Job, work_on};
-use crate::lengths::keep_last;
+use crate::lengths::truncate;
 use penstock_api_http::{Failure, json};
 
 pub(crate) async fn tokenize(
@@ -26,10 +26,8 @@ pub(crate) async fn tokenize(
         let request = TokenizeRequest::parse(job.body)?;
         job.app.check_model(request.model.as_deref())?;
         let mut tokens = encoded(job, &request.input)?;
-        if let Some(most) = request.truncate_prompt {
-            let window = job.app.max_model_len();
-            keep_last(&mut tokens, most, window.unwrap_or(u32::MAX));
-        }
+        let window = job.app.max_model_len().unwrap_or(u32::MAX);
+        truncate(&mut tokens, request.truncation, window);
         let strings = |id: &u32| job.text.tokenizer.token_text(*id);
         let token_strs: Option<Vec<_>> = request
             .return_token_strs
