@@ -89,7 +89,8 @@ impl Choice {
     }
 
     fn accept(&mut self, output: Output) -> OutputDelta {
-        if output.cached_tokens > 0 {
+        // A prompt counts once, for its first choice, and so does what was cached of it.
+        if output.cached_tokens > 0 && self.usage.prompt_tokens > 0 {
             self.usage.cached_tokens = output.cached_tokens;
             self.tier_tokens = output.tier_tokens;
         }

@@ -46,6 +46,8 @@ async fn usage_says_which_tier_a_hit_came_from() {
     assert_eq!(details(&door.chat(&chat).await.json()), &expected);
     let text = json!({"prompt": "twenty characters :-)"});
     assert_eq!(details(&door.complete(&text).await.json()), &expected);
+    let choices = json!({"prompt": "twenty characters :-)", "n": 2});
+    assert_eq!(details(&door.complete(&choices).await.json()), &expected);
     let both = json!({"prompt": ["twenty characters :-)", "another, as long, as."]});
     assert_eq!(
         details(&door.complete(&both).await.json())["cached_tokens_by_tier"],
