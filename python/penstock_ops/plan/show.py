@@ -31,6 +31,7 @@ from penstock.model.spec import (
     Layer,
     Mixer,
     Mlp,
+    ShortConvolution,
 )
 from penstock_ops.plan.contents import (
     Tensors,
@@ -304,6 +305,8 @@ def mixer(form: Mixer, known: bool = True) -> str:
             f"latent attention of {form.heads} heads, latents of {form.kv_rank} and "
             f"{form.rope_dim} rotated numbers"
         )
+    if isinstance(form, ShortConvolution):
+        return f"short convolution of {form.channels} channels over {form.kernel} tokens"
     if not isinstance(form, Attention):
         return f"linear attention of {form.value_heads} heads of {form.value_dim}"
     words = [f"attention of {form.heads} query and {form.kv_heads} KV heads of {form.head_dim}"]

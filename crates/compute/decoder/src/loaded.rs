@@ -49,7 +49,7 @@ pub struct KvShare {
     pub layers: Vec<Range<usize>>,
     /// Indices of the KV heads in the whole model, in the order in which a block stores them.
     pub heads: Range<usize>,
-    /// Number of layers of the whole model.
+    /// Number of layers of the whole model that have keys and values.
     pub all_layers: usize,
     /// Number of KV heads of the whole model.
     pub all_heads: usize,
@@ -191,7 +191,7 @@ fn share(model: &Model) -> KvShare {
     KvShare {
         layers: layers.collect(),
         heads: shard.kv_heads(spec),
-        all_layers: spec.depth(),
+        all_layers: before,
         all_heads: spec.heads().kv_heads,
     }
 }

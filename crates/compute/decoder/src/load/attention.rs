@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use penstock_kernels::{Norm, NormKind};
+use penstock_kernels::{AttentionMask, Norm, NormKind};
 
 use super::{Loader, Part, missing, needed, role};
 use crate::error::DecoderError;
@@ -13,11 +13,14 @@ use crate::shard::Inputs;
 use crate::source::vector;
 use crate::spec::{AttentionSpec, DecoderSpec, Mixer, RopeScaling, RopeSpec};
 
-/// The KV groups of `spec`, each restricted to its layers in the range `own`.
+/// The KV groups of `spec`, each restricted to its layers in the range `own`. Layers without keys
+/// and values are in no group.
 pub(crate) fn kv_groups(spec: &DecoderSpec, own: Range<usize>) -> Vec<KvGroup> {
     let mut groups: Vec<KvGroup> = Vec::new();
     for layer in 0..spec.depth() {
-        let seen = spec.seen(layer);
+        let Some(seen) = spec.seen(layer) else {
+            continue;
+        };
         let at = groups.iter().position(|g| g.seen == seen);
         let at = at.unwrap_or_else(|| {
             groups.push(KvGroup {
@@ -85,7 +88,7 @@ impl Loader<'_> {
             Mixer::Mla(a) => Ok(Attention {
                 kv_group,
                 kv_index,
-                seen: self.spec.seen(i),
+                seen: AttentionMask::All,
                 scale: a.scale(),
                 softcap: None,
                 sinks: None,
@@ -94,6 +97,7 @@ impl Loader<'_> {
                 projected: Projected::Latent(Box::new(self.latent_projections(a, weights)?)),
                 o: self.inputs(&weights.o, None, out, &self.attended())?,
             }),
+            Mixer::Conv(_) => Err(DecoderError::Unsupported("short convolutions".into())),
         }
     }
 
