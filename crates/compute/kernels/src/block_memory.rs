@@ -30,6 +30,8 @@ pub(crate) struct BlockMemory {
     /// are lent.
     data: Aligned<u8>,
     states: Box<[AtomicU32]>,
+    /// Number of [`BlockWrite`]s so far, by block.
+    loads: Box<[AtomicU32]>,
     gate: Mutex<Gate>,
 }
 
@@ -68,12 +70,17 @@ fn read_blocks(reads: &[Entries]) -> impl Iterator<Item = usize> {
     entries.filter_map(|&block| usize::try_from(block).ok())
 }
 
+fn zeros(count: usize) -> Box<[AtomicU32]> {
+    (0..count).map(|_| AtomicU32::new(0)).collect()
+}
+
 impl BlockMemory {
     pub(crate) fn new(block_bytes: usize, blocks: usize) -> Self {
         Self {
             block_bytes,
             data: Aligned::lasting(blocks.saturating_mul(block_bytes)),
-            states: (0..blocks).map(|_| AtomicU32::new(0)).collect(),
+            states: zeros(blocks),
+            loads: zeros(blocks),
             gate: Mutex::default(),
         }
     }
@@ -88,6 +95,12 @@ impl BlockMemory {
 
     pub(crate) fn state(&self, block: usize) -> Option<&AtomicU32> {
         self.states.get(block)
+    }
+
+    /// Number of transfers that have written the block, the current one included. It wraps.
+    pub(crate) fn loads(&self, block: usize) -> u32 {
+        // Relaxed: changes are ordered by the gate.
+        self.loads[block].load(Ordering::Relaxed)
     }
 
     /// A block's memory, fully initialised. The caller may turn the pointer into a reference only
@@ -217,6 +230,7 @@ impl PoolHandle {
             .compare_exchange(0, LENT, Ordering::Acquire, Ordering::Relaxed)
             .ok()?;
         gate.writers += 1;
+        self.pool.loads[block].fetch_add(1, Ordering::Relaxed);
         let pool = Arc::clone(&self.pool);
         Some(BlockWrite { pool, block })
     }

@@ -31,6 +31,8 @@ mod ops;
 mod ops_avx512;
 mod packed;
 mod sample;
+mod short_convolution;
+mod state;
 mod tasks;
 #[cfg(test)]
 mod tests;
@@ -50,4 +52,6 @@ pub use isa::{Isa, IsaError};
 pub use kv::{KvLayout, KvPool, KvType, RUN, SequenceBlocks, StepLease};
 pub use packed::{GROUP, GroupRow, PANEL, Packed, RowSource, WeightFormat, microscale};
 pub use sample::{Logprob, Sampling, argmax, logprob, sample};
+pub use short_convolution::ShortConvolution;
+pub use state::{SequenceStates, StateError, StateLayout, StateLease, StateMemory};
 pub use threads::ThreadPool;

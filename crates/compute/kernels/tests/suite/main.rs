@@ -9,4 +9,6 @@ mod leases;
 mod matmul;
 mod packing;
 mod rowwise;
+mod short_convolution;
+mod states;
 mod threads;
