@@ -120,7 +120,7 @@ class Share:
     kv: KvSpec
     """KV layout with blocks of one token, so that block sizes are bytes for each token."""
     state: int
-    """Bytes of the state that linear attention keeps for each sequence."""
+    """Bytes of the state of each sequence in layers with a state instead of KV."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +269,7 @@ def _kv_lines(share: Share, indent: str = "") -> Iterator[str]:
         seen = f"chunks of {group.window:,}" if group.chunked else f"a window of {group.window:,}"
         yield f"{each}, in {seen}: at most {size(group.window * group.block_bytes)} a sequence"
     if share.state:
-        yield f"{indent}state of linear attention: {size(share.state)} a sequence"
+        yield f"{indent}state: {size(share.state)} a sequence of any length"
 
 
 def _kinds(layers: Iterable[Layer]) -> list[tuple[Layer, list[int]]]:
