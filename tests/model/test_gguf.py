@@ -151,7 +151,7 @@ REFUSALS: list[tuple[dict[str, object], dict[str, list[int] | None], str, str]] 
         {"general.architecture": "gemma"},
         {},
         "general.architecture = 'gemma'",
-        "gemma2 gemma3 glm4moe gpt2 gpt-oss llama llama4 phi3 qwen2 qwen2moe qwen3 qwen3moe",
+        "gemma3 glm4moe gpt2 gpt-oss lfm2 lfm2moe llama llama4 phi3 qwen2 qwen2moe qwen3 qwen3moe",
     ),
     ({"general.architecture": None}, {}, "general.architecture is missing", ""),
     ({"llama.expert_count": 8}, {}, "llama.expert_used_count is missing", ""),

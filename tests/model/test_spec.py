@@ -4,6 +4,9 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+from penstock.model.kv_groups import KvLayers, kv_groups
+from penstock.model.sharding import plan_grid
+from penstock.model.sizing import kv_spec, state_bytes
 from penstock.model.spec import (
     Attention,
     Clamp,
@@ -11,12 +14,15 @@ from penstock.model.spec import (
     Experts,
     LatentAttention,
     Layer,
+    LinearAttention,
     Mlp,
     Norm,
     Norms,
     Recipe,
     Rope,
     Router,
+    ShortConvolution,
+    StateShape,
     WeightRecipes,
 )
 
@@ -67,6 +73,7 @@ UNSUPPORTED: list[tuple[str, Layer]] = [
     ("this activation in this kind of feed-forward", with_mlp(activation="gelu")),
     ("a clamped feed-forward of another activation", with_mlp(activation="gelu", clamp=CLAMP)),
     ("this activation in this kind of feed-forward", with_mlp(kind="plain")),
+    ("a short convolution", replace(LAYER, mixer=ShortConvolution(96, 3, 2))),
     ("layers with different heads", with_mixer(heads=4)),
 ]
 """The decoder's refusal of each layer (crates/compute/decoder/tests/suite/checkpoints.rs)."""
@@ -92,6 +99,43 @@ def test_widths_are_those_of_all_feed_forwards() -> None:
     spec = replace(SPEC, layers=(LAYER, replace(LAYER, feed_forward=shared)))
     assert spec.widths == (16, 32)
     assert (SPEC.experts, spec.experts) == (None, 8)
+
+
+def test_the_attention_is_that_of_the_first_layer_that_has_any() -> None:
+    convolution = replace(LAYER, mixer=ShortConvolution(96, 3, 2))
+    spec = replace(SPEC, layers=(convolution, LAYER, convolution, with_mixer(window=24)))
+    assert spec.attention == spec.first_attention == ATTENTION
+    assert plan_grid(spec, 2, 1).heads == plan_grid(SPEC, 2, 1).heads
+
+
+def test_layers_without_keys_and_values_are_in_no_group() -> None:
+    convolution = replace(LAYER, mixer=ShortConvolution(96, 3, 2))
+    chunked = with_mixer(chunk=32)
+    spec = replace(SPEC, layers=(convolution, chunked, LAYER, convolution, chunked))
+    groups = (KvLayers((1, 4), 32, True), KvLayers((2,), None, False))
+    assert kv_groups(spec) == groups
+    own = kv_groups(spec, range(2, 4))
+    assert [group.layers for group in own] == [(), (2,)]
+    assert [group.layers for group in kv_spec(spec, plan_grid(spec, 1, 1), 0, 16).groups] == [
+        (1, 4),
+        (2,),
+    ]
+
+
+def test_states_are_counted_in_f32_with_the_tails_of_convolutions() -> None:
+    """The published sizes of Qwen3-Next-80B-A3B and LFM2-1.2B, for one layer."""
+    delta = LinearAttention(
+        key_heads=16, value_heads=32, key_dim=128, value_dim=128, scalars=2, kernel=4
+    )
+    assert delta.state == StateShape(16, 2 * 128 * 128 + 3 * (2 * 128 + 2 * 128))
+    assert ShortConvolution(2048, 3, 8).state == StateShape(8, 2 * 256)
+    convolution = ShortConvolution(2048, 3, 8)
+    layers = (replace(LAYER, mixer=delta), LAYER, replace(LAYER, mixer=convolution))
+    spec = replace(SPEC, layers=layers)
+    whole = 4 * (32 * 128 * 128 + 3 * 8192) + 4 * 2 * 2048
+    assert state_bytes(spec, plan_grid(spec, 1, 1), 0) == whole
+    halves = plan_grid(spec, 2, 1)
+    assert state_bytes(spec, halves, 0) == state_bytes(spec, halves, 1) == whole // 2
 
 
 def test_defaults_are_left_out() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from penstock.cli.main import main
 from penstock_ops.plan.show import spans
+from tests.model.test_lfm2 import CONFIG as LFM2
 from tests.model.test_published import READ, ROWS
 
 pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
@@ -119,6 +120,18 @@ def test_what_is_not_supported_is_sized_and_said(
         False,
         "no backend runs NovelForCausalLM yet",
     )
+
+
+def test_layers_with_a_state_have_no_kv(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LFM2))
+    text, _ = refused(capsys, str(tmp_path))
+    assert "short convolution of 2048 channels over 3 tokens;" in text
+    assert "parameters: 1.17 billion" in text
+    assert "KV of layers 2, 5, 8 and so on (6): 12.00 KiB a token\n" in text
+    assert "state: 160.00 KiB a sequence of any length\n" in text
+    assert text.endswith("unsupported: no backend computes short convolutions yet\n")
+    found = json.loads(refused(capsys, str(tmp_path), "-tp", "4", "--json")[0])
+    assert [rank["state_bytes_per_sequence"] for rank in found["ranks"]] == [40 * 1024] * 4
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]:

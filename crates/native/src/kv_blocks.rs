@@ -73,7 +73,7 @@ impl Pool for Blocks {
 
     fn block_bytes(&self) -> usize {
         match self {
-            Self::Decoder(pool) => pool.layout().block_bytes(),
+            Self::Decoder(pool) => pool.block_bytes(),
             Self::Host(pool) => pool.block_bytes(),
         }
     }

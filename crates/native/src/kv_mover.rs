@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use penstock_decoder::Decoder as NativeDecoder;
-use penstock_kernels::{KvLayout, KvType, PoolHandle};
+use penstock_kernels::{KvType, PoolHandle};
 use penstock_kvstore::{Mover, Options};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -36,10 +36,10 @@ impl KvMover {
     fn new(py: Python<'_>, decoder: &Bound<'_, Decoder>, options_json: &str) -> PyResult<Self> {
         let decoder = &decoder.get().native;
         let pools = decoder.pools();
-        let Some(pool) = pools.first() else {
+        if pools.is_empty() {
             return Err(PyValueError::new_err("a KV mover before `allocate`"));
-        };
-        let options = options(decoder, pool.layout(), options_json).map_err(refused)?;
+        }
+        let options = options(decoder, options_json).map_err(refused)?;
         let blocks = pools.iter().cloned().map(Blocks::Decoder).collect();
         let started = Self::start(py, &options, blocks)?;
         pools.iter().for_each(PoolHandle::populate);
@@ -126,20 +126,19 @@ fn refused(error: serde_json::Error) -> PyErr {
     PyValueError::new_err(format!("KV mover options: {error}"))
 }
 
-/// The options from Python, extended by the layers and heads that the decoder holds. `layout` may
-/// be that of any pool, because pools differ in layers only.
-fn options(decoder: &NativeDecoder, layout: &KvLayout, text: &str) -> serde_json::Result<Options> {
+/// The options from Python, extended by the layers and heads that the decoder holds.
+fn options(decoder: &NativeDecoder, text: &str) -> serde_json::Result<Options> {
     let mut options: Map<String, Value> = serde_json::from_str(text)?;
     let kv = &decoder.info().kv;
-    let dtype = match layout.dtype {
+    let dtype = match kv.layout.dtype {
         KvType::Bf16 => "bf16",
         KvType::F32 => "f32",
     };
     let mut identity = json!({
         "layers": kv.all_layers,
         "kv_heads": kv.all_heads,
-        "block_tokens": layout.block_size,
-        "tile_bytes": layout.tile_bytes(),
+        "block_tokens": kv.layout.block_size,
+        "tile_bytes": kv.layout.tile_bytes(),
         "dtype": dtype,
     });
     if let Some(cache) = options.remove("cache") {

@@ -19,8 +19,8 @@ from penstock.executor.ranks import RankLayout
 from penstock.executor.ranks.transfers import transfer_bytes
 from penstock.kv import window_blocks
 from penstock.model import ModelInfo
+from penstock.model.kv_groups import kv_groups
 from penstock.model.sharding import Grid
-from penstock.model.spec import Attention, Layer
 
 MIB = 2**20
 HOST_BACKENDS = ("cpu", "torch")
@@ -44,7 +44,7 @@ def plan_layout(config: EngineConfig, info: ModelInfo, grid: Grid) -> RankLayout
     sequences, tokens = config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens
     length = config.model.max_model_len or info.spec.max_position
     table = -(-length // config.cache.block_size)
-    groups = len({_kv_group(layer) for layer in info.spec.layers})
+    groups = len(kv_groups(info.spec))
     transfers = transfer_bytes(groups * table) if config.tiers.tiers else 0
     vocab = max(end - start for start, end in zip(grid.vocab, grid.vocab[1:], strict=False))
     return RankLayout(
@@ -61,12 +61,6 @@ def plan_layout(config: EngineConfig, info: ModelInfo, grid: Grid) -> RankLayout
         spare_messages=TRANSFERS if config.tiers.tiers else 0,
         own_sums=of_torch(config.compute.backend),
     )
-
-
-def _kv_group(layer: Layer) -> tuple[int | None, int | None]:
-    """Window and chunk size of a layer. Layers with equal values share a KV group."""
-    mixer = layer.mixer
-    return (mixer.window, mixer.chunk) if isinstance(mixer, Attention) else (None, None)
 
 
 @dataclass(frozen=True, slots=True)

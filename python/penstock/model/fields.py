@@ -66,6 +66,12 @@ class Fields:
         self.read.add(self._prefix + key)
         return self._values.get(self._prefix + key)
 
+    def is_null(self, key: str) -> bool:
+        """Whether the file has `key` with the value null. For most keys this is the same as a
+        missing key.
+        """
+        return self.get(key) is None and self._prefix + key in self._values
+
     def unread(self) -> list[str]:
         """Keys that have not been looked up, in the order of the file; of an object of which only
         some keys have been, these are `outer.inner`.

@@ -21,7 +21,7 @@ from penstock.model.gguf import GgufReader, native_reader, read_header
 from penstock.model.headless import BASES, Stored, as_stored
 from penstock.model.pooling import gguf_pooling, hf_pooling
 from penstock.model.quantization import MODELOPT, refusal, settings
-from penstock.model.spec import DecoderSpec, WeightRecipes
+from penstock.model.spec import DecoderSpec, ShortConvolution, WeightRecipes
 
 CONFIG = "config.json"
 PICKLES = ("pytorch_model*.bin", "*.pth", "*.pt")
@@ -63,9 +63,30 @@ def load_model(
     runs code. `served` is the requested maximum length, which some models' rope depends on. A
     `dummy` model needs no weights, but a directory.
 
-    Raises ModelError for any other path, a damaged file, an unknown architecture, and any key whose
-    value is missing, out of range or not supported.
+    Raises ModelError for any other path, a damaged file, an unknown architecture, any key whose
+    value is missing, out of range or not supported, and a model that no backend computes yet.
     """
+    info = read_model(path, gguf_reader, served=served, dummy=dummy)
+    if feature := unsupported(info.spec):
+        raise ModelError(path, f"{feature} are not supported yet")
+    return info
+
+
+def unsupported(spec: DecoderSpec) -> str:
+    """The feature of a model that no backend computes yet; empty if there is none."""
+    mixers = (layer.mixer for layer in spec.layers)
+    has = any(isinstance(mixer, ShortConvolution) for mixer in mixers)
+    return "short convolutions" if has else ""
+
+
+def read_model(
+    path: Path,
+    gguf_reader: GgufReader = native_reader,
+    *,
+    served: int | None = None,
+    dummy: bool = False,
+) -> ModelInfo:
+    """As `load_model`, but also for a model that no backend computes yet."""
     if path.is_dir():
         return _load_directory(path, served, dummy=dummy)
     if not path.is_file():

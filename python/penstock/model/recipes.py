@@ -145,7 +145,7 @@ def gguf_recipes(
     stored for interleaved rotation. `split_latent`: the projection from the latent is stored as one
     stack for keys and one for values.
     """
-    mixer = spec.layers[0].mixer
+    mixer = spec.first_attention
     rope = mixer.rope if isinstance(mixer, Attention) else None
     has_factors = rope is not None and isinstance(rope.scaling, FactorsScaling)
     experts = _GGUF_EXPERTS | (GGUF_SEPARATE_EXPERTS if separate_experts else {})

@@ -21,6 +21,7 @@ from penstock.model.spec import (
     LinearAttention,
     Mixer,
     Mlp,
+    ShortConvolution,
 )
 
 COLUMN_UNIT = 32
@@ -124,9 +125,8 @@ def plan_grid(spec: DecoderSpec, tp: int, pp: int, *, by_experts: bool = False) 
 
 
 def _heads(spec: DecoderSpec) -> tuple[int, int]:
-    """Query and KV heads of the first softmax attention; latent attention has one KV head."""
-    mixers = (layer.mixer for layer in spec.layers)
-    mixer = next(mixer for mixer in mixers if not isinstance(mixer, LinearAttention))
+    """Query and KV heads; latent attention has one KV head."""
+    mixer = spec.first_attention
     return mixer.heads, mixer.kv_heads if isinstance(mixer, Attention) else 1
 
 
@@ -200,6 +200,8 @@ def _projections(mixer: Mixer, hidden: int) -> int:
     if isinstance(mixer, LinearAttention):
         values = mixer.value_heads * mixer.value_dim
         return hidden * (2 * mixer.key_heads * mixer.key_dim + 3 * values)
+    if isinstance(mixer, ShortConvolution):
+        return hidden * 4 * mixer.channels
     own, made = mixer.plain_dim + mixer.rope_dim, mixer.plain_dim + mixer.value_dim
     query = mixer.query_rank or 0
     queries = query * (hidden + mixer.heads * own) if query else hidden * mixer.heads * own

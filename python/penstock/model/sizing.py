@@ -12,9 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from penstock.core import KvGroup, KvSpec
+from penstock.model.kv_groups import kv_groups
 from penstock.model.sharding import Grid, plan_grid
 from penstock.model.spec import (
     Attention,
+    CachedAttention,
     DecoderSpec,
     Experts,
     FeedForward,
@@ -25,6 +27,7 @@ from penstock.model.spec import (
     Mlp,
     Norm,
     Norms,
+    ShortConvolution,
 )
 
 Part = Literal["embedding", "head", "attention", "dense", "experts", "shared", "router", "vectors"]
@@ -155,24 +158,17 @@ def kv_spec(
     """The KV groups of a rank, with the bytes of a block in each. `number_bytes`: bytes per element
     of keys and values.
     """
-    own = _own_layers(grid, rank)
-    groups: dict[tuple[int | None, bool], list[int]] = {}
-    for i, layer in enumerate(spec.layers):
-        if not isinstance(layer.mixer, LinearAttention):
-            groups.setdefault(_seen(layer.mixer), []).extend([i] if i in own else [])
     share = _Share(spec, grid, rank)
+
+    def block_bytes(layers: tuple[int, ...]) -> int:
+        numbers = sum(_kv_numbers(share, spec.layers[i].mixer) for i in layers)
+        return block_size * number_bytes * numbers
+
     return KvSpec(
         block_size,
         tuple(
-            KvGroup(
-                tuple(layers),
-                block_size
-                * number_bytes
-                * sum(_kv_numbers(share, spec.layers[i].mixer) for i in layers),
-                window,
-                chunked,
-            )
-            for (window, chunked), layers in groups.items()
+            KvGroup(group.layers, block_bytes(group.layers), group.window, group.chunked)
+            for group in kv_groups(spec, _own_layers(grid, rank))
         ),
     )
 
@@ -188,14 +184,12 @@ def sequence_bytes(groups: KvSpec, tokens: int) -> int:
 
 
 def state_bytes(spec: DecoderSpec, grid: Grid, rank: int) -> int:
-    """Size of a sequence's state in linear attention in bytes (f32), independent of its length."""
-    share = _Share(spec, grid, rank)
+    """Bytes of a sequence's state (f32) in the rank's layers whose mixers have one, independent of
+    its length.
+    """
     mixers = (spec.layers[i].mixer for i in _own_layers(grid, rank))
-    return sum(
-        4 * share.state_heads(mixer) * mixer.key_dim * mixer.value_dim
-        for mixer in mixers
-        if isinstance(mixer, LinearAttention)
-    )
+    states = (mixer.state for mixer in mixers if not isinstance(mixer, CachedAttention))
+    return sum(4 * -(-state.units // grid.tp) * state.numbers for state in states)
 
 
 class _Share:
@@ -228,9 +222,9 @@ class _Share:
             else (_width(cuts, self.rank), (0, width))
         )
 
-    def state_heads(self, mixer: LinearAttention) -> int:
-        """Value heads of linear attention: the largest of equal shares."""
-        return -(-mixer.value_heads // self._grid.tp)
+    def of_state(self, whole: int) -> int:
+        """The rank's part of `whole` value heads or channels: the largest of equal shares."""
+        return -(-whole // self._grid.tp)
 
 
 def _layer(share: _Share, layer: Layer) -> Iterator[Matrix]:
@@ -241,9 +235,15 @@ def _layer(share: _Share, layer: Layer) -> Iterator[Matrix]:
 
 
 def _mixer(share: _Share, mixer: Mixer) -> Iterator[Matrix]:
-    if isinstance(mixer, Attention):
-        return _attention(share, mixer)
-    return _latent(share, mixer) if isinstance(mixer, LatentAttention) else _linear(share, mixer)
+    match mixer:
+        case Attention():
+            return _attention(share, mixer)
+        case LatentAttention():
+            return _latent(share, mixer)
+        case LinearAttention():
+            return _linear(share, mixer)
+        case ShortConvolution():
+            return _convolution(share, mixer)
 
 
 def _attention(share: _Share, mixer: Attention) -> Iterator[Matrix]:
@@ -278,12 +278,21 @@ def _latent(share: _Share, mixer: LatentAttention) -> Iterator[Matrix]:
 
 
 def _linear(share: _Share, mixer: LinearAttention) -> Iterator[Matrix]:
-    heads = share.state_heads(mixer)
+    heads = share.of_state(mixer.value_heads)
     keys = -(-mixer.key_heads * heads // mixer.value_heads) * mixer.key_dim
     values = heads * mixer.value_dim
     yield _attended("in", 2 * keys + 2 * values + mixer.scalars * heads, share.hidden)
     yield _attended("out", share.hidden, values)
     yield _vector("attention", (2 * keys + values) * mixer.kernel + 2 * heads + mixer.value_dim)
+
+
+def _convolution(share: _Share, mixer: ShortConvolution) -> Iterator[Matrix]:
+    channels = share.of_state(mixer.units) * (mixer.channels // mixer.units)
+    for role in ("conv_b", "conv_c", "conv_x"):
+        yield _attended(role, channels, share.hidden)
+    yield _attended("conv_out", share.hidden, channels)
+    biases = 4 * channels + share.hidden if mixer.bias else 0
+    yield _vector("attention", channels * mixer.kernel + biases)
 
 
 def _feed_forward(share: _Share, form: FeedForward) -> Iterator[Matrix]:
@@ -329,12 +338,6 @@ def _kv_heads(share: _Share, mixer: Attention) -> int:
     """KV heads that the rank's query heads read."""
     group = mixer.heads // mixer.kv_heads
     return -(-(share.first_head + share.heads) // group) - share.first_head // group
-
-
-def _seen(mixer: Attention | LatentAttention) -> tuple[int | None, bool]:
-    if isinstance(mixer, LatentAttention):
-        return None, False
-    return (mixer.window, False) if mixer.chunk is None else (mixer.chunk, True)
 
 
 def _norms(norms: Norms, size: int) -> int:

@@ -7,6 +7,7 @@ name.
 
 import json
 from dataclasses import asdict, dataclass, field
+from math import gcd
 from typing import Literal
 
 
@@ -173,6 +174,18 @@ class LatentAttention:
 
 
 @dataclass(frozen=True, slots=True)
+class StateShape:
+    """The state of a sequence in one layer whose mixer has one: f32 numbers, independent of the
+    length of the sequence.
+    """
+
+    units: int
+    """Number of equal parts that can be divided between ranks."""
+    numbers: int
+    """Numbers in a unit."""
+
+
+@dataclass(frozen=True, slots=True)
 class LinearAttention:
     """Linear attention (gated delta net, Mamba 2): a state of constant size instead of keys and
     values. No backend supports it yet; these are its sizes.
@@ -189,6 +202,39 @@ class LinearAttention:
     kernel: int
     """Number of tokens that the preceding convolution covers."""
     kind: str = field(default="linear", init=False)
+
+    @property
+    def state(self) -> StateShape:
+        """A matrix [key_dim, value_dim] for each value head, and the inputs of the convolution for
+        the last `kernel - 1` tokens. Value heads are cut together with their key heads.
+        """
+        units = gcd(self.key_heads, self.value_heads)
+        keys, values = self.key_heads // units, self.value_heads // units
+        channels = 2 * keys * self.key_dim + values * self.value_dim
+        matrices = values * self.key_dim * self.value_dim
+        return StateShape(units, matrices + (self.kernel - 1) * channels)
+
+
+@dataclass(frozen=True, slots=True)
+class ShortConvolution:
+    """Gated short convolution (LFM2): `out(c * convolution(b * x))`, where `b`, `c` and `x` are
+    projections of the input to `channels` each, and the convolution is causal and separate for
+    each channel.
+    """
+
+    channels: int
+    kernel: int
+    """Number of tokens that the convolution covers."""
+    units: int
+    """Number of equal parts that the channels can be divided into between ranks."""
+    bias: bool = False
+    """The convolution and all projections have biases."""
+    kind: str = field(default="conv", init=False)
+
+    @property
+    def state(self) -> StateShape:
+        """`b * x` of the last `kernel - 1` tokens."""
+        return StateShape(self.units, self.channels // self.units * (self.kernel - 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +318,9 @@ class Experts:
 
 
 FeedForward = Mlp | Experts
-Mixer = Attention | LatentAttention | LinearAttention
+CachedAttention = Attention | LatentAttention
+"""Mixers that keep keys and values of all tokens, in the KV cache."""
+Mixer = CachedAttention | LinearAttention | ShortConvolution
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,9 +361,17 @@ class DecoderSpec:
     """Rows of the classification head; None without one."""
 
     @property
+    def first_attention(self) -> CachedAttention:
+        """Attention of the first layer that has any. The decoder requires at least one such layer,
+        and the same heads in all of them.
+        """
+        mixers = (layer.mixer for layer in self.layers)
+        return next(mixer for mixer in mixers if isinstance(mixer, CachedAttention))
+
+    @property
     def attention(self) -> Attention:
-        """Attention of the first layer. The decoder requires the same heads in all layers."""
-        mixer = self.layers[0].mixer
+        """`first_attention` of a model with grouped-query attention."""
+        mixer = self.first_attention
         assert isinstance(mixer, Attention)
         return mixer
 

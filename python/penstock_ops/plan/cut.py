@@ -98,7 +98,7 @@ class Share:
         return kv_spec(self._spec, *self._attention, BLOCK, number_bytes)
 
     def state(self) -> int:
-        """Bytes of the state that linear attention keeps for each sequence."""
+        """Bytes of the state of each sequence in layers with a state instead of KV."""
         return state_bytes(self._spec, *self._attention)
 
 

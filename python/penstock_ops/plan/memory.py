@@ -29,7 +29,7 @@ class RankMemory:
     """Memory for everything except weights and KV, such as activations."""
     kv: KvSpec
     state: int
-    """Bytes of the state that linear attention keeps for each sequence."""
+    """Bytes of the state of each sequence in layers with a state instead of KV."""
     parts: tuple[Line, ...]
     """Bytes of the weights by part of the model."""
 

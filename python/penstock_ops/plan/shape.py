@@ -15,6 +15,7 @@ from penstock.model.errors import ModelError
 from penstock.model.fields import Fields
 from penstock.model.spec import (
     Attention,
+    CachedAttention,
     DecoderSpec,
     Experts,
     FeedForward,
@@ -140,6 +141,9 @@ def read_shape(config: Fields) -> DecoderSpec:
             raise ModelError(config.file, f"{key}: {what} cannot be sized yet")
     refuse_unread(config)
     count = config.integer("num_hidden_layers", 1, 1 << 12)
+    mixers = [_mixer(config, i) for i in range(count)]
+    if not any(isinstance(mixer, CachedAttention) for mixer in mixers):
+        raise ModelError(config.file, "a model without attention layers cannot be sized yet")
     tied = _kind(config) in _TIED
     return DecoderSpec(
         family="",
@@ -148,7 +152,7 @@ def read_shape(config: Fields) -> DecoderSpec:
         max_position=config.integer(_given(config, _POSITIONS), 1, LARGEST),
         final_norm=NORM,
         layers=tuple(
-            Layer(NORMS, _mixer(config, i), NORMS, _feed_forward(config, i)) for i in range(count)
+            Layer(NORMS, mixer, NORMS, _feed_forward(config, i)) for i, mixer in enumerate(mixers)
         ),
         tied_embeddings=config.flag("tie_word_embeddings", default=tied),
     )

@@ -31,6 +31,7 @@ from penstock.model.spec import (
     Layer,
     Mixer,
     Mlp,
+    ShortConvolution,
 )
 from penstock_ops.plan.contents import (
     Tensors,
@@ -119,7 +120,7 @@ class Share:
     kv: KvSpec
     """KV layout with blocks of one token, so that block sizes are bytes for each token."""
     state: int
-    """Bytes of the state that linear attention keeps for each sequence."""
+    """Bytes of the state of each sequence in layers with a state instead of KV."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +269,7 @@ def _kv_lines(share: Share, indent: str = "") -> Iterator[str]:
         seen = f"chunks of {group.window:,}" if group.chunked else f"a window of {group.window:,}"
         yield f"{each}, in {seen}: at most {size(group.window * group.block_bytes)} a sequence"
     if share.state:
-        yield f"{indent}state of linear attention: {size(share.state)} a sequence"
+        yield f"{indent}state: {size(share.state)} a sequence of any length"
 
 
 def _kinds(layers: Iterable[Layer]) -> list[tuple[Layer, list[int]]]:
@@ -304,6 +305,8 @@ def mixer(form: Mixer, known: bool = True) -> str:
             f"latent attention of {form.heads} heads, latents of {form.kv_rank} and "
             f"{form.rope_dim} rotated numbers"
         )
+    if isinstance(form, ShortConvolution):
+        return f"short convolution of {form.channels} channels over {form.kernel} tokens"
     if not isinstance(form, Attention):
         return f"linear attention of {form.value_heads} heads of {form.value_dim}"
     words = [f"attention of {form.heads} query and {form.kv_heads} KV heads of {form.head_dim}"]

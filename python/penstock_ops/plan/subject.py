@@ -25,7 +25,7 @@ from penstock.model.fields import Fields
 from penstock.model.files import read_object, read_optional_object, safetensors_header
 from penstock.model.gguf import TensorRow, native_reader
 from penstock.model.headless import BASES
-from penstock.model.load import CONFIG, load_model, map_hf
+from penstock.model.load import CONFIG, map_hf, read_model, unsupported
 from penstock.model.quantization import (
     KEYS,
     MODELOPT,
@@ -59,6 +59,8 @@ TENSORS: tuple[tuple[str, Part], ...] = (
     ("exps", "experts"),
     ("ffn_", "dense"),
     ("attn_", "attention"),
+    ("shortconv.in_proj", "attention"),
+    ("shortconv.out_proj", "attention"),
     ("output.weight", "head"),
 )
 """(text, part of the model): a GGUF matrix belongs to the part of the first entry whose text occurs
@@ -231,10 +233,15 @@ def _spec(
     for fields, beside in ((whole, quantised), (plain, {})):
         try:
             _, (spec, recipes, _) = map_hf(fields, beside)
-            return _shared(spec), recipes, refused
+            return _shared(spec), recipes, refused or _unsupported(spec)
         except ModelError as error:
             refused = refused or f"no backend runs it yet: {error}"
     return _shared(read_shape(config)), None, refused
+
+
+def _unsupported(spec: DecoderSpec) -> str:
+    feature = unsupported(spec)
+    return feature and f"no backend computes {feature} yet"
 
 
 def _shared(spec: DecoderSpec) -> DecoderSpec:
@@ -292,7 +299,7 @@ def _header_bytes(file: Path) -> int:
 
 def _read_gguf(name: str, path: Path) -> Subject:
     """The model in a GGUF file. Raises ModelError for an architecture without a model family."""
-    info = load_model(path)
+    info = read_model(path)
     rows = cast("Sequence[TensorRow]", native_reader(str(path))["tensors"])
     return Subject(
         name=info.name if Path(name).exists() else name,
@@ -300,7 +307,7 @@ def _read_gguf(name: str, path: Path) -> Subject:
         spec=_shared(info.spec),
         weights=_gguf_types(rows),
         file_bytes=path.stat().st_size,
-        refused="",
+        refused=_unsupported(info.spec),
         path=path,
     )
 

@@ -10,9 +10,7 @@ use crate::model::{Layer, Model};
 pub(crate) struct Buffers {
     /// Residual stream, rows x hidden.
     pub(crate) x: Aligned<f32>,
-    pub(crate) qkv: Aligned<f32>,
-    pub(crate) latent: LatentBuffers,
-    pub(crate) attended: Aligned<f32>,
+    pub(crate) attention: AttentionBuffers,
     pub(crate) inner: InnerBuffers,
     /// Output of a sublayer before its post-norm, rows x hidden.
     pub(crate) branch: Aligned<f32>,
@@ -21,14 +19,31 @@ pub(crate) struct Buffers {
     pub(crate) acts: Activations,
 }
 
+/// Buffers of attention layers.
+pub(crate) struct AttentionBuffers {
+    pub(crate) qkv: Aligned<f32>,
+    pub(crate) latent: LatentBuffers,
+    /// Input of the output projection. Columns that belong to other ranks stay zero, so no other
+    /// mixer may use this buffer.
+    pub(crate) attended: Aligned<f32>,
+}
+
+impl Default for AttentionBuffers {
+    fn default() -> Self {
+        Self {
+            qkv: Aligned::zeroed(0),
+            latent: LatentBuffers::default(),
+            attended: Aligned::zeroed(0),
+        }
+    }
+}
+
 impl Default for Buffers {
     fn default() -> Self {
         let empty = || Aligned::zeroed(0);
         Self {
             x: empty(),
-            qkv: empty(),
-            latent: LatentBuffers::default(),
-            attended: empty(),
+            attention: AttentionBuffers::default(),
             inner: InnerBuffers::default(),
             branch: empty(),
             cos_sin: Vec::new(),
@@ -38,14 +53,13 @@ impl Default for Buffers {
 }
 
 impl Buffers {
-    /// Grows the buffers to `rows` rows. Columns of `attended` that belong to other ranks stay
-    /// zero.
+    /// Grows the buffers to `rows` rows.
     pub(crate) fn ensure(&mut self, model: &Model, rows: usize) {
         self.x.ensure(rows * model.spec.hidden);
-        let width = |layer: &Layer| layer.attention.width();
+        let width = |layer: &Layer| layer.mixer.qkv_width();
         let widest = model.layers.iter().map(width).max().unwrap_or(0);
-        self.qkv.ensure(rows * widest);
-        self.attended.ensure(rows * model.attended.len());
+        self.attention.qkv.ensure(rows * widest);
+        self.attention.attended.ensure(rows * model.attended.len());
         let ropes = model.ropes.len();
         self.cos_sin.resize_with(ropes, || Aligned::zeroed(0));
         for (cos_sin, rope) in self.cos_sin.iter_mut().zip(&model.ropes) {

@@ -2,14 +2,15 @@
 
 use penstock_collectives::GroupError;
 use penstock_kernels::{
-    Aligned, Angles, AttentionPlan, Cpu, HeadColumns, KvPosition, Mode, Norm, Rotation, StepLease,
+    Activations, Aligned, Angles, AttentionPlan, Cpu, HeadColumns, KvPosition, Mode, Norm,
+    Rotation, StepLease,
 };
 use penstock_wire::StepPlan;
 
-use crate::buffers::Buffers;
+use crate::buffers::{AttentionBuffers, Buffers};
 use crate::collectives::Collectives;
 use crate::latent::LatentPass;
-use crate::model::{Attention, HeadProjections, Layer, Model, Projected};
+use crate::model::{Attention, HeadProjections, Layer, Mixer, Model, Projected};
 use crate::rows;
 
 /// State shared by all layers of a step.
@@ -62,8 +63,7 @@ pub(crate) fn forward(
         places,
     };
     for layer in &model.layers {
-        let kv = &mut kv[layer.attention.kv_group];
-        step.attend(layer, kv, &mut attention, buffers, collectives)?;
+        step.mix(layer, kv, &mut attention, buffers, collectives)?;
         step.feed_forward(layer, buffers, collectives)?;
     }
     match model.head() {
@@ -80,20 +80,44 @@ fn embed(model: &Model, tokens: &[i32], positions: &[usize], x: &mut [f32]) -> b
 }
 
 impl Step<'_> {
-    /// `x += o(attention(norm(x)))`.
-    fn attend(
+    /// `x += mixer(norm(x))`.
+    fn mix(
         &self,
         layer: &Layer,
-        kv: &mut StepLease<'_>,
+        kv: &mut [StepLease<'_>],
         attention: &mut AttentionPlan,
         b: &mut Buffers,
         collectives: &mut dyn Collectives,
     ) -> Result<(), GroupError> {
-        let (cpu, model, a) = (self.cpu, self.model, &layer.attention);
-        let (norm, form) = (Some(&layer.attention_norm), a.activation_format());
-        cpu.norm_quantize(&b.x, self.rows, model.spec.hidden, norm, form, &mut b.acts);
+        let (cpu, hidden) = (self.cpu, self.model.spec.hidden);
+        let (norm, form) = (Some(&layer.mixer_norm), layer.mixer.activation_format());
+        cpu.norm_quantize(&b.x, self.rows, hidden, norm, form, &mut b.acts);
+        let out = match &layer.mixer {
+            Mixer::Attention(a) => {
+                let kv = &mut kv[a.kv_group];
+                self.attend(a, kv, attention, &b.cos_sin, &mut b.attention, &mut b.acts);
+                &a.o
+            }
+        };
+        let (norm, acts) = (layer.mixer_after.as_ref(), &b.acts);
+        self.add(norm, &mut b.x, &mut b.branch, &mut |x| {
+            collectives.matmul_reduce(cpu, out, acts, x)
+        })
+    }
+
+    /// `acts = attention(acts)`, converted for the output projection.
+    fn attend(
+        &self,
+        a: &Attention,
+        kv: &mut StepLease<'_>,
+        attention: &mut AttentionPlan,
+        cos_sin: &[Aligned<f32>],
+        b: &mut AttentionBuffers,
+        acts: &mut Activations,
+    ) {
+        let (cpu, model) = (self.cpu, self.model);
         let angles = a.rope.map(|rope| Angles {
-            cos_sin: &b.cos_sin[rope],
+            cos_sin: &cos_sin[rope],
             dims: model.ropes[rope].dims(),
         });
         let out = HeadColumns {
@@ -104,7 +128,7 @@ impl Step<'_> {
         };
         match &a.projected {
             Projected::Heads(heads) => {
-                cpu.matmul(&heads.qkv, &b.acts, &mut b.qkv, Mode::Store);
+                cpu.matmul(&heads.qkv, acts, &mut b.qkv, Mode::Store);
                 self.attend_heads(a, heads, angles, kv, attention, &mut b.qkv, out);
             }
             Projected::Latent(own) => {
@@ -116,15 +140,11 @@ impl Step<'_> {
                     places,
                     layer,
                 };
-                pass.attend(kv, attention, &mut b.acts, &mut b.latent, out);
+                pass.attend(kv, attention, acts, &mut b.latent, out);
             }
         }
         let (k, form) = (model.attended.len(), a.o.activation_format());
-        cpu.norm_quantize(&b.attended, self.rows, k, None, form, &mut b.acts);
-        let (norm, acts) = (layer.attention_after.as_ref(), &b.acts);
-        self.add(norm, &mut b.x, &mut b.branch, &mut |x| {
-            collectives.matmul_reduce(cpu, &a.o, acts, x)
-        })
+        cpu.norm_quantize(&b.attended, self.rows, k, None, form, acts);
     }
 
     /// `out = attention(qkv)`, grouped-query.

@@ -46,9 +46,9 @@ pub use peers::Peers;
 pub use recipe::{LayerRecipes, Recipe, WeightRecipes};
 pub use shard::Shard;
 pub use spec::{
-    Activation, AttentionSpec, ClampSpec, DecoderSpec, ExpertsSpec, FeedForward, GroupScore,
-    GroupsSpec, Heads, LatentSpec, LayerSpec, Mixer, MlpSpec, NormKind, NormSpec, Norms,
-    RopeScaling, RopeSpec, RouterSpec, ScoreSpec,
+    Activation, AttentionSpec, ClampSpec, ConvolutionSpec, DecoderSpec, ExpertsSpec, FeedForward,
+    GroupScore, GroupsSpec, Heads, LatentSpec, LayerSpec, Mixer, MlpSpec, NormKind, NormSpec,
+    Norms, RopeScaling, RopeSpec, RouterSpec, ScoreSpec,
 };
 pub use thread::StepFuture;
 pub use wiring::{Carried, GroupWiring, Pipe, Wiring, join};

@@ -14,7 +14,7 @@ use penstock_kernels::{
 };
 
 use crate::error::DecoderError;
-use crate::model::{KvGroup, Layer, Model};
+use crate::model::{KvGroup, Layer, Mixer, Model};
 use crate::options::Numerics;
 use crate::recipe::{LayerRecipes, Recipe, WeightRecipes};
 use crate::shard::{Inputs, Shard};
@@ -112,7 +112,7 @@ impl Loader<'_> {
             loaded.transpose()
         };
         let layer = Layer {
-            attention_after: after(
+            mixer_after: after(
                 kind.mixer_norms.after,
                 "mixer_norm_after",
                 &weights.mixer_norm_after,
@@ -122,12 +122,12 @@ impl Loader<'_> {
                 "feed_forward_norm_after",
                 &weights.feed_forward_norm_after,
             )?,
-            attention_norm: norm(
+            mixer_norm: norm(
                 kind.mixer_norms.before,
                 &weights.mixer_norm,
                 &weights.mixer_norm_bias,
             )?,
-            attention: self.attention(i, weights)?,
+            mixer: self.mixer(i, weights)?,
             feed_forward_norm: norm(
                 kind.feed_forward_norms.before,
                 &weights.feed_forward_norm,
@@ -139,6 +139,14 @@ impl Loader<'_> {
         // not be resident at the same time.
         self.tensors.release();
         Ok(layer)
+    }
+
+    fn mixer(&self, i: usize, weights: &LayerRecipes) -> Result<Mixer, DecoderError> {
+        match &self.spec.layer(i).mixer {
+            spec::Mixer::Gqa(a) => Ok(Mixer::Attention(self.grouped_attention(i, a, weights)?)),
+            spec::Mixer::Mla(a) => Ok(Mixer::Attention(self.latent_attention(i, a, weights)?)),
+            spec::Mixer::Conv(_) => Err(DecoderError::Unsupported("a short convolution".into())),
+        }
     }
 
     /// This rank's rows of the embedding or of the output head.

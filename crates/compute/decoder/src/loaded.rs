@@ -49,10 +49,12 @@ pub struct KvShare {
     pub layers: Vec<Range<usize>>,
     /// Indices of the KV heads in the whole model, in the order in which a block stores them.
     pub heads: Range<usize>,
-    /// Number of layers of the whole model.
+    /// Number of layers of the whole model that have keys and values.
     pub all_layers: usize,
     /// Number of KV heads of the whole model.
     pub all_heads: usize,
+    /// Layout of a pool of one layer. The pools of the KV groups differ from it in `layers` only.
+    pub layout: KvLayout,
 }
 
 /// Layout of the KV blocks on this rank.
@@ -127,7 +129,7 @@ impl Loaded {
             threads,
             fingerprint,
             weights_bytes,
-            kv: share(&model),
+            kv: share(&model, &options),
         };
         let loaded = Self {
             cpu,
@@ -141,14 +143,7 @@ impl Loaded {
 
     /// Pool layout of a KV group.
     pub(crate) fn layout(&self, group: &KvGroup) -> KvLayout {
-        KvLayout {
-            layers: group.layers.len(),
-            kv_heads: self.model.heads.kv_heads(),
-            head_dim: self.model.heads.head_dim,
-            latent: self.model.spec.heads().latent,
-            block_size: self.options.block_size,
-            dtype: self.options.kv,
-        }
+        layout(&self.model, &self.options, group.layers.len())
     }
 
     pub(crate) fn kv_spec(&self) -> KvSpec {
@@ -179,7 +174,18 @@ pub(crate) fn kv_name(kv: KvType) -> &'static str {
     }
 }
 
-fn share(model: &Model) -> KvShare {
+fn layout(model: &Model, options: &Options, layers: usize) -> KvLayout {
+    KvLayout {
+        layers,
+        kv_heads: model.heads.kv_heads(),
+        head_dim: model.heads.head_dim,
+        latent: model.spec.heads().latent,
+        block_size: options.block_size,
+        dtype: options.kv,
+    }
+}
+
+fn share(model: &Model, options: &Options) -> KvShare {
     let Model { spec, shard, .. } = model;
     let (own, mut before) = (shard.layers(), 0);
     let layers = kv_groups(spec, 0..spec.depth()).into_iter().map(|group| {
@@ -191,8 +197,9 @@ fn share(model: &Model) -> KvShare {
     KvShare {
         layers: layers.collect(),
         heads: shard.kv_heads(spec),
-        all_layers: spec.depth(),
+        all_layers: before,
         all_heads: spec.heads().kv_heads,
+        layout: layout(model, options, 1),
     }
 }
 

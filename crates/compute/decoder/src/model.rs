@@ -22,10 +22,10 @@ pub(crate) struct KvGroup {
 
 /// One decoder layer.
 pub(crate) struct Layer {
-    pub(crate) attention_norm: Norm,
-    pub(crate) attention: Attention,
-    /// Post-norm of the attention's output.
-    pub(crate) attention_after: Option<Norm>,
+    pub(crate) mixer_norm: Norm,
+    pub(crate) mixer: Mixer,
+    /// Post-norm of the mixer's output.
+    pub(crate) mixer_after: Option<Norm>,
     pub(crate) feed_forward_norm: Norm,
     pub(crate) feed_forward: FeedForward,
     /// Post-norm of the feed-forward's output.
@@ -34,21 +34,48 @@ pub(crate) struct Layer {
 
 impl Layer {
     fn linears(&self) -> impl Iterator<Item = &Linear> {
-        let before: Vec<&Linear> = match &self.attention.projected {
-            Projected::Heads(heads) => vec![&heads.qkv],
-            Projected::Latent(latent) => [&latent.down].into_iter().chain(latent.up()).collect(),
-        };
-        let attention = before.into_iter().chain([&self.attention.o]);
-        attention.chain(self.feed_forward.linears())
+        self.mixer
+            .linears()
+            .into_iter()
+            .chain(self.feed_forward.linears())
+    }
+}
+
+/// Token mixer of a layer.
+pub(crate) enum Mixer {
+    Attention(Attention),
+}
+
+impl Mixer {
+    fn linears(&self) -> Vec<&Linear> {
+        match self {
+            Self::Attention(attention) => attention.linears(),
+        }
     }
 
     /// Matrices that belong to a single head.
     fn of_heads(&self) -> impl Iterator<Item = &Packed> {
-        let latent = match &self.attention.projected {
-            Projected::Heads(_) => None,
-            Projected::Latent(latent) => Some(latent),
+        let latent = match self {
+            Self::Attention(attention) => attention.latent(),
         };
-        latent.into_iter().flat_map(|a| a.k_b.iter().chain(&a.v_b))
+        latent
+            .into_iter()
+            .flat_map(|own| own.k_b.iter().chain(&own.v_b))
+    }
+
+    /// Activation format of the first projection.
+    pub(crate) fn activation_format(&self) -> ActivationFormat {
+        match self {
+            Self::Attention(attention) => attention.activation_format(),
+        }
+    }
+
+    /// Numbers per row of the projections that attention multiplies with each other; 0 without
+    /// attention, and for latent attention, which has buffers of its own.
+    pub(crate) fn qkv_width(&self) -> usize {
+        match self {
+            Self::Attention(attention) => attention.width(),
+        }
     }
 }
 
@@ -115,6 +142,22 @@ impl LatentProjections {
 }
 
 impl Attention {
+    fn linears(&self) -> Vec<&Linear> {
+        let mut linears = match &self.projected {
+            Projected::Heads(heads) => vec![&heads.qkv],
+            Projected::Latent(latent) => [&latent.down].into_iter().chain(latent.up()).collect(),
+        };
+        linears.push(&self.o);
+        linears
+    }
+
+    fn latent(&self) -> Option<&LatentProjections> {
+        match &self.projected {
+            Projected::Heads(_) => None,
+            Projected::Latent(latent) => Some(latent),
+        }
+    }
+
     pub(crate) fn scoring(&self) -> Scoring<'_> {
         Scoring {
             seen: self.seen,
@@ -125,15 +168,14 @@ impl Attention {
     }
 
     /// Numbers per row of queries, keys and values side by side; 0 for latent attention.
-    pub(crate) fn width(&self) -> usize {
+    fn width(&self) -> usize {
         match &self.projected {
             Projected::Heads(heads) => heads.qkv.n(),
             Projected::Latent(_) => 0,
         }
     }
 
-    /// Activation format of the first projection.
-    pub(crate) fn activation_format(&self) -> ActivationFormat {
+    fn activation_format(&self) -> ActivationFormat {
         match &self.projected {
             Projected::Heads(heads) => heads.qkv.activation_format(),
             Projected::Latent(latent) => latent.down.activation_format(),
@@ -227,7 +269,7 @@ impl Model {
     pub(crate) fn matrices(&self) -> impl Iterator<Item = &Packed> {
         let layers = self.layers.iter().flat_map(Layer::linears);
         let whole = layers.chain(&self.embed).chain(&self.head);
-        let heads = self.layers.iter().flat_map(Layer::of_heads);
+        let heads = self.layers.iter().flat_map(|layer| layer.mixer.of_heads());
         whole.flat_map(|linear| &linear.parts).chain(heads)
     }
 

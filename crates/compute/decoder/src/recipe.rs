@@ -105,11 +105,11 @@ pub struct LayerRecipes {
     pub mixer_norm_bias: Option<Recipe>,
     /// Norm of the mixer's output.
     pub mixer_norm_after: Option<Recipe>,
-    /// Query projection; in latent attention from the low-rank query, if there is one.
-    pub q: Recipe,
+    /// Attention: query projection; in latent attention from the low-rank query, if there is one.
+    pub q: Option<Recipe>,
     pub k: Option<Recipe>,
     pub v: Option<Recipe>,
-    pub o: Recipe,
+    pub o: Option<Recipe>,
     /// Latent attention: the down projection of queries, and its norm.
     pub q_a: Option<Recipe>,
     pub q_a_norm: Option<Recipe>,

@@ -16,6 +16,7 @@ mod activations;
 mod amx;
 mod arena;
 mod attn;
+mod block_memory;
 mod buffer;
 mod cpu;
 mod experts;
@@ -30,6 +31,8 @@ mod ops;
 mod ops_avx512;
 mod packed;
 mod sample;
+mod short_convolution;
+mod state;
 mod tasks;
 #[cfg(test)]
 mod tests;
@@ -40,15 +43,15 @@ pub use attn::{
     Angles, AttentionMask, AttentionPlan, HeadNorms, HeadShape, KvPosition, Latent, LatentRows,
     Rotation, Scoring, Sequence,
 };
+pub use block_memory::{BlockBusy, BlockRead, BlockWrite, PoolHandle};
 pub use buffer::{Aligned, Columns, HeadColumns};
 pub use cpu::{ActivationFn, Clamp, Cpu, Linear, Norm, NormKind};
 pub use experts::{Beside, Choice, Expert, ExpertBuffers, Experts, Groups, Routing, Score};
 pub use gemm::Mode;
 pub use isa::{Isa, IsaError};
-pub use kv::{
-    BlockBusy, BlockRead, BlockWrite, KvLayout, KvPool, KvType, PoolHandle, RUN, SequenceBlocks,
-    StepLease,
-};
+pub use kv::{KvLayout, KvPool, KvType, RUN, SequenceBlocks, StepLease};
 pub use packed::{GROUP, GroupRow, PANEL, Packed, RowSource, WeightFormat, microscale};
 pub use sample::{Logprob, Sampling, argmax, logprob, sample};
+pub use short_convolution::ShortConvolution;
+pub use state::{SequenceStates, StateError, StateLayout, StateLease, StateMemory};
 pub use threads::ThreadPool;

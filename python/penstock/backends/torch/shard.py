@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass
 from itertools import pairwise
 
-from penstock.model.spec import Attention, DecoderSpec, LatentAttention
+from penstock.model.spec import DecoderSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def whole(spec: DecoderSpec) -> Shard:
         embeds=True,
         has_head=True,
         layers=range(len(spec.layers)),
-        heads=range(heads_of(spec)),
+        heads=range(spec.first_attention.heads),
         mlp={width: range(width) for width in spec.widths},
         experts=None,
         vocab=range(spec.vocab),
@@ -74,10 +74,3 @@ def parse(text: str, spec: DecoderSpec) -> Shard:
         vocab=own(cuts["vocab"]),
         vocab_widths=[end - start for start, end in pairwise(cuts["vocab"])],
     )
-
-
-def heads_of(spec: DecoderSpec) -> int:
-    """Number of query heads, which is the same in all layers."""
-    mixer = spec.layers[0].mixer
-    assert isinstance(mixer, (Attention, LatentAttention))
-    return mixer.heads

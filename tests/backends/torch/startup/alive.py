@@ -15,11 +15,11 @@ from torch.utils._pytree import tree_leaves
 from penstock.backends.torch.checks import Limits
 from penstock.backends.torch.kv.pool import Layout
 from penstock.backends.torch.load.checkpoint import Checkpoint
-from penstock.backends.torch.load.weights import kv_groups
 from penstock.backends.torch.shard import whole
 from penstock.backends.torch.startup.compiling import Rehearsal, recorded
 from penstock.backends.torch.startup.warm_up import largest, step
 from penstock.model import load_model
+from penstock.model.kv_groups import kv_groups
 from penstock.model.spec import Attention, DecoderSpec, LatentAttention
 from tests.backends.torch.caching import Allocator, Storages
 
@@ -90,7 +90,7 @@ class StepMemory:
 
 
 def _layout(spec: DecoderSpec, layers: int) -> Layout:
-    mixer = spec.layers[0].mixer
+    mixer = spec.first_attention
     if isinstance(mixer, LatentAttention):
         return Layout(layers, 1, mixer.kv_rank + mixer.rope_dim, True, BLOCK, torch.bfloat16)
     assert isinstance(mixer, Attention)

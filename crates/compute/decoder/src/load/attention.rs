@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use penstock_kernels::{Norm, NormKind};
+use penstock_kernels::{AttentionMask, Linear, Norm, NormKind};
 
 use super::{Loader, Part, missing, needed, role};
 use crate::error::DecoderError;
@@ -11,13 +11,16 @@ use crate::recipe::{LayerRecipes, Recipe};
 use crate::rope::Rope;
 use crate::shard::Inputs;
 use crate::source::vector;
-use crate::spec::{AttentionSpec, DecoderSpec, Mixer, RopeScaling, RopeSpec};
+use crate::spec::{AttentionSpec, DecoderSpec, LatentSpec, RopeScaling, RopeSpec};
 
-/// The KV groups of `spec`, each restricted to its layers in the range `own`.
+/// The KV groups of `spec`, each restricted to its layers in the range `own`. Layers without keys
+/// and values are in no group.
 pub(crate) fn kv_groups(spec: &DecoderSpec, own: Range<usize>) -> Vec<KvGroup> {
     let mut groups: Vec<KvGroup> = Vec::new();
     for layer in 0..spec.depth() {
-        let seen = spec.seen(layer);
+        let Some(seen) = spec.seen(layer) else {
+            continue;
+        };
         let at = groups.iter().position(|g| g.seen == seen);
         let at = at.unwrap_or_else(|| {
             groups.push(KvGroup {
@@ -50,51 +53,74 @@ pub(super) fn times(heads: Range<usize>, head_dim: usize) -> Range<usize> {
 }
 
 impl Loader<'_> {
-    pub(super) fn attention(
+    pub(super) fn grouped_attention(
         &self,
         i: usize,
+        a: &AttentionSpec,
         weights: &LayerRecipes,
     ) -> Result<Attention, DecoderError> {
+        let (kv_group, kv_index) = self.place(i);
+        let bias = needed(a.out_bias, "o_bias", &weights.o_bias)?;
+        let bias = bias.filter(|_| self.shard.rank == 0);
+        Ok(Attention {
+            kv_group,
+            kv_index,
+            seen: a.seen(),
+            scale: a.scale(),
+            softcap: a.softcap,
+            sinks: self.sinks(a, weights)?,
+            temperature: a.temperature,
+            rope: self.rope(a.rope.as_ref()),
+            projected: Projected::Heads(self.head_projections(a, weights)?),
+            o: self.output(weights, bias)?,
+        })
+    }
+
+    pub(super) fn latent_attention(
+        &self,
+        i: usize,
+        a: &LatentSpec,
+        weights: &LayerRecipes,
+    ) -> Result<Attention, DecoderError> {
+        let (kv_group, kv_index) = self.place(i);
+        Ok(Attention {
+            kv_group,
+            kv_index,
+            seen: AttentionMask::All,
+            scale: a.scale(),
+            softcap: None,
+            sinks: None,
+            temperature: None,
+            rope: self.rope(a.rope.as_ref()),
+            projected: Projected::Latent(Box::new(self.latent_projections(a, weights)?)),
+            o: self.output(weights, None)?,
+        })
+    }
+
+    /// KV group of layer `i`, and its index among this rank's layers of the group.
+    fn place(&self, i: usize) -> (usize, usize) {
         let groups = self.kv_groups.iter().enumerate();
-        let (kv_group, kv_index) = groups
+        groups
             .filter_map(|(g, group)| Some((g, group.layers.iter().position(|&l| l == i)?)))
             .next()
-            .unwrap_or_default();
-        let rope = |rope: Option<&RopeSpec>| {
-            rope.and_then(|rope| self.ropes.iter().position(|r| r == rope))
-        };
+            .unwrap_or_default()
+    }
+
+    /// Index of a rotation among those of the model.
+    fn rope(&self, rope: Option<&RopeSpec>) -> Option<usize> {
+        let rope = rope?;
+        self.ropes.iter().position(|other| other == rope)
+    }
+
+    /// This rank's columns of the output projection.
+    fn output(
+        &self,
+        weights: &LayerRecipes,
+        bias: Option<&Recipe>,
+    ) -> Result<Linear, DecoderError> {
         let heads = self.spec.heads();
-        let out = heads.heads * heads.value_dim;
-        match &self.spec.layer(i).mixer {
-            Mixer::Gqa(a) => {
-                let bias = needed(a.out_bias, "o_bias", &weights.o_bias)?;
-                let bias = bias.filter(|_| self.shard.rank == 0);
-                Ok(Attention {
-                    kv_group,
-                    kv_index,
-                    seen: a.seen(),
-                    scale: a.scale(),
-                    softcap: a.softcap,
-                    sinks: self.sinks(a, weights)?,
-                    temperature: a.temperature,
-                    rope: rope(a.rope.as_ref()),
-                    projected: Projected::Heads(self.head_projections(a, weights)?),
-                    o: self.inputs(&weights.o, bias, out, &self.attended())?,
-                })
-            }
-            Mixer::Mla(a) => Ok(Attention {
-                kv_group,
-                kv_index,
-                seen: self.spec.seen(i),
-                scale: a.scale(),
-                softcap: None,
-                sinks: None,
-                temperature: None,
-                rope: rope(a.rope.as_ref()),
-                projected: Projected::Latent(Box::new(self.latent_projections(a, weights)?)),
-                o: self.inputs(&weights.o, None, out, &self.attended())?,
-            }),
-        }
+        let o = role("o", &weights.o)?;
+        self.inputs(o, bias, heads.heads * heads.value_dim, &self.attended())
     }
 
     fn head_projections(
@@ -109,7 +135,7 @@ impl Loader<'_> {
         let bias = |role, recipe| needed(a.qkv_bias, role, recipe);
         let qkv = [
             Part {
-                recipe: &weights.q,
+                recipe: role("q", &weights.q)?,
                 bias: bias("q_bias", &weights.q_bias)?,
                 whole: q,
                 own: own_q,

@@ -69,7 +69,11 @@ impl Loader<'_> {
             whole,
             own,
         };
-        let queries = part(&weights.q, a.heads * head, times(own.clone(), head));
+        let queries = part(
+            role("q", &weights.q)?,
+            a.heads * head,
+            times(own.clone(), head),
+        );
         let kv = a.kv_rank + a.rope_dim;
         let latent = part(role("kv_a", &weights.kv_a)?, kv, 0..kv);
         let norm = |name, recipe, n| self.norm(&a.norm, role(name, recipe)?, None, n);

@@ -104,8 +104,8 @@ fn add_layer(
     let heads = [k, v, q_bias, k_bias, v_bias, q_norm, k_norm, sinks];
     let latent = latent.into_iter().map(Option::as_ref);
     let heads = heads.into_iter().map(Option::as_ref);
-    let mixer = [Some(q)].into_iter().chain(latent).chain(heads);
-    let mixer = mixer.chain([Some(o), o_bias.as_ref()]);
+    let mixer = [q.as_ref()].into_iter().chain(latent).chain(heads);
+    let mixer = mixer.chain([o.as_ref(), o_bias.as_ref()]);
     let between = [Some(feed_forward_norm), feed_forward_norm_bias.as_ref()];
     let before = norms.into_iter().chain(mixer).chain(between);
     before.flatten().for_each(|recipe| add(tensors, recipe));

@@ -1,20 +1,10 @@
-//! Token mixers: attention and its rotary positions.
+//! Attention and its rotary positions.
 
 use penstock_kernels::AttentionMask;
 use serde::Deserialize;
 
 use super::{LARGEST, NormKind, NormSpec, check_positive, check_sizes, first};
 use crate::error::DecoderError;
-
-/// Token mixer: the sublayer that combines positions.
-#[derive(Clone, Debug, Deserialize, PartialEq)]
-#[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
-pub enum Mixer {
-    /// Grouped-query attention (Ainslie et al. 2023).
-    Gqa(AttentionSpec),
-    /// Multi-head latent attention (DeepSeek-V2, 2024).
-    Mla(LatentSpec),
-}
 
 /// Grouped-query attention.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
@@ -98,7 +88,7 @@ pub struct LatentSpec {
     pub rope: Option<RopeSpec>,
 }
 
-/// Heads of a mixer, equal in all layers.
+/// Heads of attention, equal in all layers that have attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heads {
     /// Query heads.
@@ -207,62 +197,8 @@ impl RopeSpec {
     }
 }
 
-impl Mixer {
-    pub(super) fn check(&self) -> Result<(), DecoderError> {
-        match self {
-            Self::Gqa(attention) => attention.check(),
-            Self::Mla(latent) => latent.check(),
-        }
-    }
-
-    /// See [`Heads`].
-    pub(crate) fn heads(&self) -> Heads {
-        match self {
-            Self::Gqa(a) => Heads {
-                heads: a.heads,
-                kv_heads: a.kv_heads,
-                key_dim: a.head_dim,
-                value_dim: a.head_dim,
-                latent: None,
-                rope_dim: a.head_dim,
-            },
-            Self::Mla(a) => Heads {
-                heads: a.heads,
-                kv_heads: 1,
-                key_dim: a.kv_rank + a.rope_dim,
-                value_dim: a.value_dim,
-                latent: Some(a.kv_rank),
-                rope_dim: a.rope_dim,
-            },
-        }
-    }
-
-    /// The attention mask.
-    pub(crate) fn seen(&self) -> AttentionMask {
-        match self {
-            Self::Gqa(attention) => attention.seen(),
-            Self::Mla(_) => AttentionMask::All,
-        }
-    }
-
-    pub(crate) fn rope(&self) -> Option<&RopeSpec> {
-        match self {
-            Self::Gqa(attention) => attention.rope.as_ref(),
-            Self::Mla(latent) => latent.rope.as_ref(),
-        }
-    }
-
-    /// The first feature that this decoder does not support, if any.
-    pub(super) fn unsupported(&self) -> Option<&'static str> {
-        match self {
-            Self::Gqa(attention) => attention.unsupported(),
-            Self::Mla(latent) => latent.unsupported(),
-        }
-    }
-}
-
 impl LatentSpec {
-    fn check(&self) -> Result<(), DecoderError> {
+    pub(super) fn check(&self) -> Result<(), DecoderError> {
         check_sizes(&[
             ("mixer.heads", self.heads),
             ("mixer.query_rank", self.query_rank.unwrap_or(1)),
@@ -276,6 +212,17 @@ impl LatentSpec {
         rope.map_or(Ok(()), |rope| rope.check(self.rope_dim))
     }
 
+    pub(super) fn heads(&self) -> Heads {
+        Heads {
+            heads: self.heads,
+            kv_heads: 1,
+            key_dim: self.kv_rank + self.rope_dim,
+            value_dim: self.value_dim,
+            latent: Some(self.kv_rank),
+            rope_dim: self.rope_dim,
+        }
+    }
+
     /// Scale of the products of queries and keys.
     pub(crate) fn scale(&self) -> f32 {
         let dim = (self.plain_dim + self.rope_dim) as f32;
@@ -283,14 +230,14 @@ impl LatentSpec {
     }
 
     /// The first feature that this decoder does not support, if any.
-    fn unsupported(&self) -> Option<&'static str> {
+    pub(super) fn unsupported(&self) -> Option<&'static str> {
         let rms = self.norm.kind == NormKind::Rms && !self.norm.bias;
         first(&[(!rms, "a norm of the latent that is not plain RMS")])
     }
 }
 
 impl AttentionSpec {
-    fn check(&self) -> Result<(), DecoderError> {
+    pub(super) fn check(&self) -> Result<(), DecoderError> {
         check_sizes(&[
             ("mixer.heads", self.heads),
             ("mixer.kv_heads", self.kv_heads),
@@ -313,6 +260,17 @@ impl AttentionSpec {
         rope.map_or(Ok(()), |rope| rope.check(self.head_dim))
     }
 
+    pub(super) fn heads(&self) -> Heads {
+        Heads {
+            heads: self.heads,
+            kv_heads: self.kv_heads,
+            key_dim: self.head_dim,
+            value_dim: self.head_dim,
+            latent: None,
+            rope_dim: self.head_dim,
+        }
+    }
+
     /// The attention mask.
     pub(crate) fn seen(&self) -> AttentionMask {
         match (self.window, self.chunk) {
@@ -328,7 +286,7 @@ impl AttentionSpec {
     }
 
     /// The first feature that this decoder does not support, if any.
-    fn unsupported(&self) -> Option<&'static str> {
+    pub(super) fn unsupported(&self) -> Option<&'static str> {
         let rms = |n: NormSpec| n.kind == NormKind::Rms && !n.bias;
         let refusals = [
             (

@@ -6,16 +6,20 @@
 
 mod attention;
 mod feed_forward;
+mod mixer;
+mod short_convolution;
 
 use penstock_kernels::AttentionMask;
 use serde::Deserialize;
 
 pub(crate) use attention::Temperature;
-pub use attention::{AttentionSpec, Heads, LatentSpec, Mixer, RopeScaling, RopeSpec};
+pub use attention::{AttentionSpec, Heads, LatentSpec, RopeScaling, RopeSpec};
 pub use feed_forward::{
     Activation, ClampSpec, ExpertsSpec, FeedForward, GroupScore, GroupsSpec, MlpSpec, RouterSpec,
     ScoreSpec,
 };
+pub use mixer::Mixer;
+pub use short_convolution::ConvolutionSpec;
 
 use crate::error::DecoderError;
 
@@ -124,9 +128,20 @@ impl DecoderSpec {
         &self.kinds[self.layers[i]]
     }
 
-    /// Heads and their sizes, equal in all layers.
+    /// Heads and their sizes, equal in all layers with attention.
+    ///
+    /// # Panics
+    /// No layer has attention; `parse` rejects such a spec.
     pub fn heads(&self) -> Heads {
-        self.kinds[0].mixer.heads()
+        match self.all_heads().next() {
+            Some(heads) => heads,
+            None => panic!("a spec without attention layers"),
+        }
+    }
+
+    /// Heads of each kind of layer with attention.
+    fn all_heads(&self) -> impl Iterator<Item = Heads> {
+        self.kinds.iter().filter_map(|kind| kind.mixer.heads())
     }
 
     /// The distinct inner widths of the feed-forwards, experts included, ascending.
@@ -143,8 +158,8 @@ impl DecoderSpec {
         self.kinds.iter().find_map(LayerSpec::experts)
     }
 
-    /// Attention mask of layer `i`.
-    pub fn seen(&self, i: usize) -> AttentionMask {
+    /// Attention mask of layer `i`; `None` if the layer has no keys and values.
+    pub fn seen(&self, i: usize) -> Option<AttentionMask> {
         self.layer(i).mixer.seen()
     }
 
@@ -172,6 +187,9 @@ impl DecoderSpec {
     /// The first feature of the spec that this decoder does not support.
     fn unsupported(&self) -> Option<String> {
         let name = |feature: &str| feature.to_owned();
+        let Some(heads) = self.all_heads().next() else {
+            return Some(name("a model without attention layers"));
+        };
         for kind in &self.kinds {
             if let Some(feature) = kind.unsupported() {
                 return Some(name(feature));
@@ -180,7 +198,7 @@ impl DecoderSpec {
         if self.final_norm.kind == NormKind::Rms && self.final_norm.bias {
             return Some(name("an RMS norm with a bias"));
         }
-        if self.kinds.iter().any(|k| k.mixer.heads() != self.heads()) {
+        if self.all_heads().any(|other| other != heads) {
             return Some(name("layers with different heads"));
         }
         let mut mixtures = self.kinds.iter().filter_map(LayerSpec::experts);

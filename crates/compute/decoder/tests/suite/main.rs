@@ -4,6 +4,7 @@
 mod checkpoints;
 mod collectives;
 mod common;
+mod convolutions;
 mod damaged_experts;
 mod determinism;
 mod gguf_types;

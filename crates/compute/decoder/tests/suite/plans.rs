@@ -218,7 +218,7 @@ fn steps_need_blocks() {
     assert!(refused.contains("allocated already"), "{refused}");
     step(&decoder, plan()).unwrap();
     let (spec, pool) = (decoder.kv_spec(), &decoder.pools()[0]);
-    assert_eq!(spec.groups[0].block_bytes, pool.layout().block_bytes());
+    assert_eq!(spec.groups[0].block_bytes, pool.block_bytes());
     assert_eq!((spec.block_size, pool.blocks()), (16, BLOCKS as usize));
 }
 

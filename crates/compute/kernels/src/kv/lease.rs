@@ -5,14 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::layout::{KvLayout, KvType, RUN};
-use super::memory::{BlockBusy, BlockMemory, PoolHandle, STEP_WRITES};
 use crate::activations::bf16_bits;
+use crate::block_memory::{BlockBusy, BlockMemory, PoolHandle, STEP_WRITES};
 
 /// A pool of blocks of keys and values. Memory is zero, and physical pages are allocated on first
 /// write.
 ///
 /// Kernels access blocks through a [`StepLease`]; all other access is through a [`PoolHandle`].
 pub struct KvPool {
+    layout: KvLayout,
     memory: Arc<BlockMemory>,
     /// Blocks marked as written by the current lease, or by an earlier one that was leaked (never
     /// dropped).
@@ -51,13 +52,14 @@ impl KvPool {
             "a value is a part of its key"
         );
         Self {
-            memory: Arc::new(BlockMemory::new(layout, blocks)),
+            layout,
+            memory: Arc::new(BlockMemory::new(layout.block_bytes(), blocks)),
             written: Vec::new(),
         }
     }
 
     pub fn layout(&self) -> &KvLayout {
-        self.memory.layout()
+        &self.layout
     }
 
     /// Number of blocks in the pool.
@@ -81,6 +83,7 @@ impl KvPool {
     /// A range is outside its table, or a block to write is outside the pool.
     pub fn lease(&mut self, sequences: Vec<SequenceBlocks>) -> Result<StepLease<'_>, BlockBusy> {
         let lease = StepLease {
+            layout: &self.layout,
             memory: &self.memory,
             written: &mut self.written,
             sequences,
@@ -106,6 +109,7 @@ impl KvPool {
 
 /// The blocks of one step, leased until dropped. See [`KvPool::lease`].
 pub struct StepLease<'a> {
+    layout: &'a KvLayout,
     memory: &'a BlockMemory,
     written: &'a mut Vec<usize>,
     sequences: Vec<SequenceBlocks>,
@@ -114,7 +118,7 @@ pub struct StepLease<'a> {
 impl StepLease<'_> {
     /// Layout of the pool.
     pub fn layout(&self) -> &KvLayout {
-        self.memory.layout()
+        self.layout
     }
 
     /// Block at table entry `entry` of a sequence.

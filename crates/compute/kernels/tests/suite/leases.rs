@@ -27,7 +27,7 @@ fn small() -> KvPool {
 fn a_block_has_readers_or_one_writer() {
     let pool = small().handle();
     let (one, two) = (pool.read(2).unwrap(), pool.read(2).unwrap());
-    assert_eq!(one.len(), pool.layout().block_bytes());
+    assert_eq!(one.len(), pool.block_bytes());
     assert!(pool.write(2).is_none());
     drop(one);
     assert!(pool.write(2).is_none());

@@ -10,5 +10,7 @@ mod matmul;
 mod packing;
 mod row_scales;
 mod rowwise;
+mod short_convolution;
+mod states;
 mod threads;
 mod zero_points;

@@ -23,12 +23,12 @@ from penstock.backends.torch.kv.direct import DirectLoads, Share
 from penstock.backends.torch.kv.mover import Answers, StagedMover
 from penstock.backends.torch.kv.pool import Pool
 from penstock.backends.torch.kv.staging import CHUNKS, Chunks, PinnedSlots
-from penstock.backends.torch.load.weights import kv_groups
 from penstock.backends.torch.shard import Shard
 from penstock.config import EngineConfig
 from penstock.core import PenstockError
 from penstock.core.transfer import OpenTiers
 from penstock.kv.gds import KvikioParts
+from penstock.model.kv_groups import kv_groups
 from penstock.model.spec import Attention, DecoderSpec
 
 if TYPE_CHECKING:
@@ -74,13 +74,13 @@ def mover_settings(
     and layers in a block.
     """
     settings = mover_options(config, tiers)
-    mixer = spec.layers[0].mixer
+    mixer = spec.first_attention
     kv_heads = mixer.kv_heads if isinstance(mixer, Attention) else 1
     heads = shard.kv_heads(mixer.heads // kv_heads) if isinstance(mixer, Attention) else range(1)
     layout = pools[0].layout
     settings["identity"] = {
         "cache": settings.pop("cache"),
-        "layers": len(spec.layers),
+        "layers": sum(len(group.layers) for group in kv_groups(spec)),
         "kv_heads": kv_heads,
         "block_tokens": layout.block_size,
         "tile_bytes": replace(layout, layers=1, kv_heads=1).block_bytes,
@@ -96,7 +96,7 @@ def _own_layers(spec: DecoderSpec, shard: Shard) -> list[list[int]]:
     numbered group after group.
     """
     found, before = [], 0
-    for group in kv_groups(spec, range(len(spec.layers))):
+    for group in kv_groups(spec):
         ends = (bisect_left(group.layers, at) for at in (shard.layers.start, shard.layers.stop))
         found.append([before + end for end in ends])
         before += len(group.layers)

@@ -30,7 +30,6 @@ from penstock.model.spec import (
     DecoderSpec,
     Experts,
     FactorsScaling,
-    LatentAttention,
     Norm,
     WeightRecipes,
 )
@@ -109,8 +108,7 @@ def _layer(loader: Loader, index: int, roles: Roles) -> LayerWeights:
 
 def _tables(loader: Loader, top: Roles, longest: int) -> list[Rotation]:
     """The rotation tables (cos and sin) of all layers, in host memory."""
-    mixer = loader.spec.layers[0].mixer
-    assert isinstance(mixer, (Attention, LatentAttention))
+    mixer = loader.spec.first_attention
     head = mixer.head_dim if isinstance(mixer, Attention) else mixer.rope_dim
     made = []
     for rope in loader.ropes:

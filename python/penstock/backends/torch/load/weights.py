@@ -19,14 +19,8 @@ from penstock.backends.torch.load.rope import Rotation
 from penstock.backends.torch.load.widening import Widening
 from penstock.backends.torch.shard import Shard
 from penstock.core import PenstockError
-from penstock.model.spec import (
-    Attention,
-    DecoderSpec,
-    LatentAttention,
-    Norm,
-    Recipe,
-    WeightRecipes,
-)
+from penstock.model.kv_groups import KvLayers, kv_groups
+from penstock.model.spec import CachedAttention, DecoderSpec, Norm, Recipe, WeightRecipes
 
 Roles = dict[str, Recipe]
 
@@ -74,7 +68,7 @@ class LatentWeights:
 
 @dataclass(frozen=True, slots=True)
 class MixerWeights:
-    spec: Attention | LatentAttention
+    spec: CachedAttention
     projections: HeadWeights | LatentWeights
     out: Tensor
     """[hidden, heads * value]."""
@@ -130,18 +124,6 @@ class LayerWeights:
 
 
 @dataclass(frozen=True, slots=True)
-class KvLayers:
-    """Layers of one KV group: they share a block table, because they have the same window or chunk
-    size.
-    """
-
-    layers: tuple[int, ...]
-    """This rank's layers, as indices into the whole model."""
-    window: int | None
-    chunked: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Weights:
     layers: tuple[LayerWeights, ...]
     rotations: tuple[Rotation, ...]
@@ -168,7 +150,7 @@ class Loader:
             dict.fromkeys(
                 layer.mixer.rope
                 for layer in spec.layers
-                if isinstance(layer.mixer, (Attention, LatentAttention)) and layer.mixer.rope
+                if isinstance(layer.mixer, CachedAttention) and layer.mixer.rope
             )
         )
         self.widening = Widening()
@@ -228,15 +210,3 @@ def top_roles(recipes: WeightRecipes) -> Roles:
         "rope_factors": recipes.rope_factors,
     }
     return {role: recipe for role, recipe in named.items() if recipe is not None}
-
-
-def kv_groups(spec: DecoderSpec, own: range) -> tuple[KvLayers, ...]:
-    """KV groups in the order of their first layers in the whole model, with this rank's layers."""
-    found: dict[tuple[int | None, bool], list[int]] = {}
-    for index, layer in enumerate(spec.layers):
-        mixer = layer.mixer
-        window = (mixer.window or mixer.chunk) if isinstance(mixer, Attention) else None
-        chunked = isinstance(mixer, Attention) and mixer.window is None and bool(mixer.chunk)
-        layers = found.setdefault((window, chunked), [])
-        layers += [index] if index in own else []
-    return tuple(KvLayers(tuple(layers), *key) for key, layers in found.items())

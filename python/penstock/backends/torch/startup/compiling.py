@@ -28,7 +28,6 @@ from penstock.backends.torch.layers.model import Model
 from penstock.backends.torch.load.checkpoint import Checkpoint
 from penstock.backends.torch.load.load import load_weights
 from penstock.backends.torch.load.recipes import Source
-from penstock.backends.torch.load.weights import kv_groups
 from penstock.backends.torch.ranks.ranks import Ranks
 from penstock.backends.torch.runtime import runtime
 from penstock.backends.torch.sampling.slots import DeviceSlots
@@ -37,6 +36,7 @@ from penstock.backends.torch.startup.warm_up import Zeroes, warm_up
 from penstock.backends.torch.step.captures import Captures
 from penstock.backends.torch.step.graphs import DecodeGraphs
 from penstock.backends.torch.step.prompt_graphs import PromptGraphs
+from penstock.model.kv_groups import kv_groups
 from penstock.model.spec import DecoderSpec, WeightRecipes
 
 META = torch.device("meta")

@@ -10,10 +10,10 @@ import torch
 from penstock.backends.torch import shard as shards
 from penstock.backends.torch.checks import GroupLimits, Limits
 from penstock.backends.torch.kv.pool import Layout
-from penstock.backends.torch.load.weights import kv_groups
 from penstock.backends.torch.shard import Shard
 from penstock.config import EngineConfig
-from penstock.model.spec import Attention, DecoderSpec, LatentAttention
+from penstock.model.kv_groups import kv_groups
+from penstock.model.spec import DecoderSpec, LatentAttention
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +73,8 @@ def rank_spec(config: EngineConfig, model: DecoderSpec, part: str | None) -> Ran
 
 
 def _layout(model: DecoderSpec, shard: Shard, layers: int, size: int, dtype: torch.dtype) -> Layout:
-    mixer = model.layers[0].mixer
+    mixer = model.first_attention
     if isinstance(mixer, LatentAttention):
         return Layout(layers, 1, mixer.kv_rank + mixer.rope_dim, True, size, dtype)
-    assert isinstance(mixer, Attention)
     heads = len(shard.kv_heads(mixer.heads // mixer.kv_heads))
     return Layout(layers, heads, mixer.head_dim, False, size, dtype)

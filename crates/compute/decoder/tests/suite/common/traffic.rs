@@ -270,7 +270,7 @@ impl<C: Compute> Traffic<'_, C> {
         for decoder in self.decoder.decoders() {
             let pool = &decoder.pools()[group];
             // Padding numbers of a head are zero or finite, after any writer of the block.
-            let padded = !pool.layout().head_dim.is_multiple_of(16);
+            let padded = !decoder.info().kv.layout.head_dim.is_multiple_of(16);
             let mut block = pool.write(block as usize);
             let block = block.as_mut().expect("no step sees the block");
             block.fill(if padded { LARGE } else { NAN });

@@ -1,4 +1,5 @@
-//! The memory of KV blocks, with run-time borrow checks per block.
+//! Memory in blocks of equal size, with run-time borrow checks per block. What a block contains is
+//! the business of its users.
 //!
 //! A step leases the blocks of its plan. At the same time, transfers to and from other memory
 //! borrow single blocks. A block is free, or has readers, or has one writer. A conflicting request
@@ -10,26 +11,27 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::layout::KvLayout;
 use crate::buffer::Aligned;
 
 /// State bit: a [`BlockWrite`] exists.
 const LENT: u32 = 1 << 31;
 /// State bit: the step's lease writes the block.
-pub(super) const STEP_WRITES: u32 = 1 << 30;
+pub(crate) const STEP_WRITES: u32 = 1 << 30;
 /// State bits: number of [`BlockRead`]s.
 const READERS: u32 = STEP_WRITES - 1;
 
 /// A block table with a range of its entries.
-pub(super) type Entries = (Arc<Vec<i32>>, Range<usize>);
+pub(crate) type Entries = (Arc<Vec<i32>>, Range<usize>);
 
 /// The memory of a pool and the state of each of its blocks.
-pub(super) struct BlockMemory {
-    layout: KvLayout,
+pub(crate) struct BlockMemory {
+    block_bytes: usize,
     /// Accessed only through [`BlockMemory::base`]: no reference to the whole may exist while parts
     /// are lent.
     data: Aligned<u8>,
     states: Box<[AtomicU32]>,
+    /// Number of [`BlockWrite`]s so far, by block.
+    loads: Box<[AtomicU32]>,
     gate: Mutex<Gate>,
 }
 
@@ -68,37 +70,44 @@ fn read_blocks(reads: &[Entries]) -> impl Iterator<Item = usize> {
     entries.filter_map(|&block| usize::try_from(block).ok())
 }
 
+fn zeros(count: usize) -> Box<[AtomicU32]> {
+    (0..count).map(|_| AtomicU32::new(0)).collect()
+}
+
 impl BlockMemory {
-    pub(super) fn new(layout: KvLayout, blocks: usize) -> Self {
+    pub(crate) fn new(block_bytes: usize, blocks: usize) -> Self {
         Self {
-            layout,
-            data: Aligned::lasting(blocks.saturating_mul(layout.block_bytes())),
-            states: (0..blocks).map(|_| AtomicU32::new(0)).collect(),
+            block_bytes,
+            data: Aligned::lasting(blocks.saturating_mul(block_bytes)),
+            states: zeros(blocks),
+            loads: zeros(blocks),
             gate: Mutex::default(),
         }
     }
 
-    pub(super) fn layout(&self) -> &KvLayout {
-        &self.layout
-    }
-
-    pub(super) fn blocks(&self) -> usize {
+    pub(crate) fn blocks(&self) -> usize {
         self.states.len()
     }
 
-    pub(super) fn base(&self) -> *mut u8 {
+    pub(crate) fn base(&self) -> *mut u8 {
         self.data.base()
     }
 
-    pub(super) fn state(&self, block: usize) -> Option<&AtomicU32> {
+    pub(crate) fn state(&self, block: usize) -> Option<&AtomicU32> {
         self.states.get(block)
+    }
+
+    /// Number of transfers that have written the block, the current one included. It wraps.
+    pub(crate) fn loads(&self, block: usize) -> u32 {
+        // Relaxed: changes are ordered by the gate.
+        self.loads[block].load(Ordering::Relaxed)
     }
 
     /// A block's memory, fully initialised. The caller may turn the pointer into a reference only
     /// while the block's state allows that access.
     fn bytes(&self, block: usize) -> *mut [u8] {
-        assert!(block < self.blocks(), "block outside the KV pool");
-        let len = self.layout.block_bytes();
+        assert!(block < self.blocks(), "block outside its pool");
+        let len = self.block_bytes;
         // SAFETY: the memory contains all blocks.
         let start = unsafe { self.data.base().add(block * len) };
         ptr::slice_from_raw_parts_mut(start, len)
@@ -109,12 +118,9 @@ impl BlockMemory {
     }
 
     /// Marks a block as written by the step. Returns `false` if it was already marked.
-    pub(super) fn begin_write(&self, block: usize) -> Result<bool, BlockBusy> {
+    pub(crate) fn begin_write(&self, block: usize) -> Result<bool, BlockBusy> {
         let blocks = self.blocks();
-        assert!(
-            block < blocks,
-            "block {block} outside the KV pool of {blocks}"
-        );
+        assert!(block < blocks, "block {block} outside the pool of {blocks}");
         let free = |state: u32| (state & (LENT | READERS) == 0).then_some(state | STEP_WRITES);
         match self.states[block].fetch_update(Ordering::Acquire, Ordering::Relaxed, free) {
             Ok(state) => Ok(state & STEP_WRITES == 0),
@@ -126,7 +132,7 @@ impl BlockMemory {
     }
 
     /// Prevents transfers from writing to the blocks that the step reads.
-    pub(super) fn begin_reads(&self, reads: Vec<Entries>) -> Result<(), BlockBusy> {
+    pub(crate) fn begin_reads(&self, reads: Vec<Entries>) -> Result<(), BlockBusy> {
         let mut gate = self.gate();
         if gate.writers > 0 {
             let lent = |&block: &usize| {
@@ -144,7 +150,7 @@ impl BlockMemory {
     }
 
     /// Ends the step's reads, and its writes to the blocks `written`.
-    pub(super) fn end_step(&self, written: impl Iterator<Item = usize>) {
+    pub(crate) fn end_step(&self, written: impl Iterator<Item = usize>) {
         let mut gate = self.gate();
         gate.reads.clear();
         gate.read_bits.clear();
@@ -162,12 +168,13 @@ pub struct PoolHandle {
 }
 
 impl PoolHandle {
-    pub(super) fn new(pool: Arc<BlockMemory>) -> Self {
+    pub(crate) fn new(pool: Arc<BlockMemory>) -> Self {
         Self { pool }
     }
 
-    pub fn layout(&self) -> &KvLayout {
-        self.pool.layout()
+    /// Size of a block in bytes.
+    pub fn block_bytes(&self) -> usize {
+        self.pool.block_bytes
     }
 
     /// Number of blocks in the pool.
@@ -223,12 +230,13 @@ impl PoolHandle {
             .compare_exchange(0, LENT, Ordering::Acquire, Ordering::Relaxed)
             .ok()?;
         gate.writers += 1;
+        self.pool.loads[block].fetch_add(1, Ordering::Relaxed);
         let pool = Arc::clone(&self.pool);
         Some(BlockWrite { pool, block })
     }
 }
 
-/// The bytes of a block borrowed for reading, ordered by KV head, then by layer.
+/// The bytes of a block borrowed for reading.
 pub struct BlockRead {
     pool: Arc<BlockMemory>,
     block: usize,
@@ -250,7 +258,7 @@ impl Drop for BlockRead {
     }
 }
 
-/// The bytes of a block borrowed for writing, in the order of [`BlockRead`].
+/// The bytes of a block borrowed for writing.
 pub struct BlockWrite {
     pool: Arc<BlockMemory>,
     block: usize,
