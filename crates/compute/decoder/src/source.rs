@@ -1,8 +1,11 @@
 //! Checkpoint tensors as rows to pack, read through a [`Recipe`]. Quantised codes are copied
-//! exactly if the file stores them in blocks of 32 in a format that the kernels support. Other
-//! values are read as f32.
+//! exactly if the file stores them in blocks of 32, or packed in words, in a format that the
+//! kernels support. Other values are read as f32.
 
+mod codes;
 mod ggml;
+mod matrix;
+mod words;
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -15,6 +18,8 @@ use crate::block_scales::{BlockScales, finite};
 use crate::error::{DecoderError, not_finite, shape};
 use crate::interleaved::{Interleaved, stored_row};
 use crate::recipe::Recipe;
+pub(crate) use matrix::MatrixRows;
+
 use ggml::{iq4_nl, mxfp4, q4_0, q4_1, q4_k, q5_0, q8_0};
 
 /// A range of rows and columns of a matrix in a checkpoint.
@@ -51,8 +56,8 @@ pub(crate) fn vector(
     n: usize,
 ) -> Result<Vec<f32>, DecoderError> {
     let view = tensors.tensor(&recipe.tensor)?;
-    if view.dtype == DType::U8 {
-        let problem = format!("tensor {:?}, stored as bytes,", view.name);
+    if let Some(kind) = no_weight(view.dtype) {
+        let problem = format!("tensor {:?}, stored as {kind},", view.name);
         return Err(DecoderError::Unsupported(problem));
     }
     let [from, to] = recipe.rows.unwrap_or([0, n]);
@@ -77,6 +82,16 @@ pub(crate) fn vector(
     Ok((0..n).map(item).collect())
 }
 
+/// What a type stores whose numbers are no weights by themselves.
+fn no_weight(dtype: DType) -> Option<&'static str> {
+    match dtype {
+        DType::U8 => Some("bytes"),
+        DType::I8 | DType::I32 | DType::I64 => Some("integers"),
+        DType::F8E8M0 => Some("powers of two"),
+        _ => None,
+    }
+}
+
 /// The tensor of a matrix, and its MXFP4 scales if they are a separate tensor.
 fn stored<'a>(
     tensors: &'a ReadAhead<'a>,
@@ -85,17 +100,24 @@ fn stored<'a>(
     let mut view = tensors.checkpoint().tensor(&recipe.tensor)?;
     let Some(name) = &recipe.scales else {
         let alone = match view.dtype {
-            DType::U8 => "bytes",
             DType::F8E4M3 => "8-bit floats without scales",
-            _ => return Ok((view, None)),
+            dtype => match no_weight(dtype) {
+                Some(kind) => kind,
+                None => return Ok((view, None)),
+            },
         };
         let problem = format!("tensor {:?}, stored as {alone},", view.name);
         return Err(DecoderError::Unsupported(problem));
     };
     // Only bytes have scales here: `TensorRows::open` reads the scales of 8-bit floats, and other
     // types ignore scales that the recipe names.
-    if view.dtype != DType::U8 {
-        return Ok((view, None));
+    match view.dtype {
+        DType::U8 => {}
+        DType::F8E4M3 | DType::F32 | DType::F16 | DType::BF16 => return Ok((view, None)),
+        dtype => {
+            let problem = format!("tensor {:?} of type {dtype} with scales", view.name);
+            return Err(DecoderError::Unsupported(problem));
+        }
     }
     let scales = tensors.tensor(name)?;
     let block = DType::Mxfp4.block_bytes() - 1;
@@ -188,9 +210,23 @@ impl<'a> TensorRows<'a> {
         })
     }
 
-    /// Element type in the file.
-    pub(crate) fn dtype(&self) -> DType {
-        self.view.dtype
+    /// The packed form for this tensor's blocks or 8-bit floats; `None` for other floats.
+    pub(crate) fn native(&self) -> Option<WeightFormat> {
+        match self.view.dtype {
+            DType::Mxfp4 => Some(WeightFormat::Mx4),
+            DType::Q4_0 => Some(WeightFormat::S4),
+            DType::Q4_1 | DType::Q4K => Some(WeightFormat::W4),
+            DType::Q8_0
+            | DType::Q5_0
+            | DType::Q5_1
+            | DType::Iq4Nl
+            | DType::Q5K
+            | DType::Q6K
+            | DType::F8E4M3 => Some(WeightFormat::W8),
+            // `stored` refuses the others.
+            DType::F32 | DType::F16 | DType::BF16 => None,
+            DType::U8 | DType::I8 | DType::I32 | DType::I64 | DType::F8E8M0 => None,
+        }
     }
 
     /// Skips the rows before `first`.

@@ -14,6 +14,7 @@ mod mixtures;
 mod parallel;
 mod plans;
 mod pooling;
+mod quantised;
 mod reference;
 mod routing;
 mod sampler;

@@ -442,7 +442,7 @@ impl Drop for Scratch {
     }
 }
 
-fn safetensors(tensors: &[Stored]) -> Vec<u8> {
+pub(crate) fn safetensors(tensors: &[Stored]) -> Vec<u8> {
     let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
     for t in tensors {
         let begin = data.len();
