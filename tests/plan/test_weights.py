@@ -382,6 +382,24 @@ def test_a_directory_with_nothing_but_its_config(model: Model) -> None:
     assert subject.refused == "no backend runs DeepseekV9ForCausalLM yet"
 
 
+@pytest.mark.parametrize(
+    ("settings", "form"),
+    [
+        ({"bits": 4, "group_size": 128}, "s4"),
+        ({"bits": 8, "group_size": -1}, "w8"),
+        ({"bits": 4, "group_size": 128, "sym": False}, "bf16"),
+        ({"bits": 4, "group_size": 128, "desc_act": True}, "bf16"),
+        ({"bits": 4, "group_size": 16}, "bf16"),
+    ],
+)
+def test_this_machine_holds_integers_in_its_own_forms(
+    model: Model, settings: dict[str, object], form: str
+) -> None:
+    held = as_packed(model(LLAMA, quantization_config={"quant_method": "gptq", **settings}).weights)
+    matrix = Matrix("dense", "up", 5, 4096, 1024)
+    assert held.size(matrix) == matrix.packed(form)
+
+
 def test_this_machine_holds_other_types_than_the_file(model: Model) -> None:
     held = as_packed(model(R1, quantization_config=FP8).weights)
     assert held.name == "int8"

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import replace
-from typing import get_args
+from typing import cast
 
 from penstock.model.errors import ModelError
 from penstock.model.fields import Fields
-from penstock.model.quantization import Quantization, Scheme, tensors
+from penstock.model.quantization import Quantization, Scheme, are_words, tensors
 from penstock.model.sizing import Part
 from penstock.model.spec import (
     CodeLayout,
@@ -23,8 +23,6 @@ from penstock.model.spec import (
 )
 
 EXPERT = "{e}"
-BITS = (4, 8)
-_LAYOUTS: dict[str, CodeLayout] = {layout: layout for layout in get_args(CodeLayout)}
 _STEMS = ("qweight", "weight_packed")
 """Names of tensors of codes, after the module's."""
 _WEIGHT = ".weight"
@@ -39,10 +37,7 @@ _PARTS: dict[str, Part] = {
 
 def are_codes(found: Quantization) -> bool:
     """Whether all quantised matrices are stored as integer codes that the decoders read."""
-    return all(
-        scheme.layout in _LAYOUTS and scheme.number == "int" and scheme.bits in BITS
-        for scheme in found.schemes
-    )
+    return all(are_words(scheme) for scheme in found.schemes)
 
 
 def quantised(
@@ -61,10 +56,13 @@ def quantised(
     """
 
     def stored(recipe: Recipe, part: Part, experts: int | None = None) -> Recipe:
-        if not recipe.tensor.endswith(_WEIGHT):
-            return recipe
         scheme = _scheme(config, found, recipe.module, part, experts)
-        return _as_stored(config, recipe, scheme, found, names)
+        if recipe.tensor.endswith(_WEIGHT):
+            return _as_stored(config, recipe, scheme, found, names)
+        if scheme is None or recipe.tensor in names:
+            return recipe
+        problem = f"{found.describe()} of the stack {recipe.tensor} is not supported"
+        raise ModelError(config.file, f"quantization_config: {problem}")
 
     def layer(i: int, roles: dict[str, Recipe]) -> dict[str, Recipe]:
         form = spec.layers[i].feed_forward
@@ -110,6 +108,8 @@ def _as_stored(
     present = {tensor.name for tensor in tensors(scheme, 1, 1)}
     if names:
         present = {name for name in (*present, "weight_g_idx") if f"{module}.{name}" in names}
+    else:
+        present -= {"g_idx", *(() if scheme.zero_points else ("qzeros",))}
     stem = next((stem for stem in _STEMS if stem in present), None)
     if stem is None:
         return recipe
@@ -136,7 +136,7 @@ def _codes(module: str, scheme: Scheme, present: Set[str]) -> Codes:
             shape=name("weight_shape"),
         )
     return Codes(
-        _LAYOUTS[scheme.layout],
+        cast("CodeLayout", scheme.layout),
         scheme.bits,
         f"{module}.scales",
         rows,
