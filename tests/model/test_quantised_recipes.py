@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.model import ModelError, load_model
+from penstock.model import ModelError, load_model, quantised_recipes
 from penstock.model.spec import Codes, Recipe, WeightRecipes
 from tests.real_ranks import TINY
 
@@ -139,3 +139,9 @@ def test_what_cannot_be_read_is_refused_by_name(
 ) -> None:
     with pytest.raises(ModelError, match=fault):
         load(family, settings, tensors)
+
+
+def test_patterns_that_take_long_are_refused(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quantised_recipes, "PATIENCE", 0.0)
+    with pytest.raises(ModelError, match="its patterns take more than 0 seconds"):
+        load("llama", packed(W4, "re:.*.*.*.*x"))

@@ -13,7 +13,7 @@ import pytest
 from penstock.backends import load_backend
 from penstock.cli.main import main
 from penstock.core import PenstockError
-from penstock.model import load_model
+from penstock.model import load_model, quantised_recipes
 from penstock.model.errors import ModelError
 from penstock.model.sharding import plan_grid
 from penstock.model.sizing import Matrix, whole
@@ -289,6 +289,7 @@ def test_many_slow_expressions_are_refused(
     directory: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(modules, "PATIENCE", 0.2)
+    monkeypatch.setattr(quantised_recipes, "PATIENCE", 0.2)
     settings = groups((["Linear"], FOUR), ignore=["re:(.*.*.*.*)q", "re:.*.*.*.*x"] * 1000)
     made = str(directory(LLAMA, quantization_config=settings))
     with pytest.raises(PenstockError, match=r"more than 0.2 seconds; .*--weights"):

@@ -176,8 +176,6 @@ class _Layout:
             return self._vector(index, role)
         if stored.codes is not None:
             return self._words(role, matrix, stored.codes, EXPERT in stored.tensor)
-        if stored.codes is not None:
-            return self._words(role, matrix, stored.codes, EXPERT in stored.tensor)
         if stored.scales is not None:
             return self._coded(role, matrix, EXPERT in stored.tensor)
         return self._plain(role, matrix)

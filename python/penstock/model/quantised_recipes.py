@@ -5,6 +5,7 @@ their recipes.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Set
 from dataclasses import replace
 from typing import cast
@@ -23,6 +24,8 @@ from penstock.model.spec import (
 )
 
 EXPERT = "{e}"
+PATIENCE = 10.0
+"""CPU seconds that matching all patterns of one checkpoint may take."""
 _STEMS = ("qweight", "weight_packed")
 """Names of tensors of codes, after the module's."""
 _WEIGHT = ".weight"
@@ -55,7 +58,12 @@ def quantised(
     with different settings.
     """
 
+    began = time.process_time()
+
     def stored(recipe: Recipe, part: Part, experts: int | None = None) -> Recipe:
+        if time.process_time() - began > PATIENCE:
+            problem = f"its patterns take more than {PATIENCE:g} seconds"
+            raise ModelError(config.file, f"quantization_config: {problem}")
         scheme = _scheme(config, found, recipe.module, part, experts)
         if recipe.tensor.endswith(_WEIGHT):
             return _as_stored(config, recipe, scheme, found, names)

@@ -75,7 +75,7 @@ pub enum CodeLayout {
 #[serde(untagged)]
 enum Written {
     Name(String),
-    Parts(Parts),
+    Parts(Box<Parts>),
 }
 
 #[derive(Deserialize)]
@@ -100,17 +100,20 @@ impl From<Written> for Recipe {
                 tensor,
                 ..Self::default()
             },
-            Written::Parts(p) => Self {
-                tensor: p.tensor,
-                rows: p.rows,
-                cols: p.cols,
-                expert: p.expert,
-                transposed: p.transposed,
-                scales: p.scales,
-                interleaved: p.interleaved,
-                unrotated: p.unrotated,
-                codes: p.codes,
-            },
+            Written::Parts(parts) => {
+                let p = *parts;
+                Self {
+                    tensor: p.tensor,
+                    rows: p.rows,
+                    cols: p.cols,
+                    expert: p.expert,
+                    transposed: p.transposed,
+                    scales: p.scales,
+                    interleaved: p.interleaved,
+                    unrotated: p.unrotated,
+                    codes: p.codes,
+                }
+            }
         }
     }
 }

@@ -270,7 +270,7 @@ impl<'a> Scales<'a> {
         k: usize,
     ) -> Result<Self, DecoderError> {
         let (rows, size) = (codes.rows.unwrap_or(outputs), codes.cols.unwrap_or(k));
-        if rows == 0 || size == 0 || k % size != 0 {
+        if rows == 0 || size == 0 || !k.is_multiple_of(size) {
             let problem = format!("has {k} inputs, which groups of {size} do not divide");
             return Err(contradiction(view, 0, problem));
         }
