@@ -1,6 +1,7 @@
 //! Shared by the decoder tests: fixtures, a simple scheduler, and files to damage.
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub(crate) mod codes;
 pub(crate) mod files;
 pub(crate) mod logits;
 pub(crate) mod ranks;
