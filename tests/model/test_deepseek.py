@@ -212,7 +212,7 @@ def test_8_bit_floats_have_scales_beside_them(load_hf: Any) -> None:
         ({"qk_nope_head_dim": 0}, "qk_nope_head_dim = 0"),
         ({"v_head_dim": 2**40}, "v_head_dim = "),
         ({"first_k_dense_replace": 62}, "first_k_dense_replace = 62"),
-        ({"quantization_config": {"quant_method": "awq", "bits": 4}}, r"AWQ \(4-bit integers"),
+        ({"quantization_config": {"quant_method": "awq", "bits": 8}}, r"AWQ \(8-bit integers"),
         (
             {"quantization_config": FP8 | {"weight_block_size": [64, 64]}},
             r"weight_block_size = \[64, 64\]",

@@ -19,13 +19,23 @@ from penstock.engine.startup import read_model
 from penstock.llm import LLM, SamplingParams
 from penstock.model import ModelError, load_model
 from penstock.model.dummy import Tensor, dummy_weights, write
-from penstock.model.numbers import SPREAD_F8, f8_e4m3, mxfp4_exponent
+from penstock.model.numbers import SPREAD_F8, code_scale, f8_e4m3, mxfp4_exponent
 from penstock.model.stand_in_tokenizer import write_stand_in
 from tests.families import FAMILIES
 from tests.real_ranks import TINY, exact_config
 
 FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32}
+ROWS = {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": False}
+PACKED = {
+    "quant_method": "compressed-tensors",
+    "format": "pack-quantized",
+    "config_groups": {"group_0": {"targets": ["Linear"], "weights": ROWS}},
+    "ignore": ["lm_head"],
+}
 CODED = {
+    "llama": {"quantization_config": GPTQ},
+    "qwen3moe": {"quantization_config": PACKED},
     "deepseek3": {"quantization_config": FP8},
     "gptoss": {"quantization_config": {"quant_method": "mxfp4"}, "intermediate_size": 64},
 }
@@ -88,6 +98,16 @@ def test_codes_of_8_bits_are_numbers_with_a_known_deviation(tmp_path: Path) -> N
     values = np.array([f8_e4m3(code) for code in range(256)])[codes]
     assert not np.isnan(values).any()
     assert values.std() == pytest.approx(SPREAD_F8, rel=0.02)
+
+
+def test_codes_in_words_are_equally_frequent(tmp_path: Path) -> None:
+    codes = np.frombuffer(written(tmp_path, Tensor("I32", (300, 1000))), "u1")
+    for half in (codes & 15, codes >> 4):
+        assert np.bincount(half, minlength=16) == pytest.approx(codes.size / 16, rel=0.02)
+    assert np.bincount(codes) == pytest.approx(codes.size / 256, rel=0.1)
+    for bits in (4, 8):
+        values = np.arange(2**bits) * code_scale(SPREAD, bits)
+        assert values.std() == pytest.approx(SPREAD)
 
 
 def test_mxfp4_scales_bring_codes_within_a_factor_of_the_deviation() -> None:

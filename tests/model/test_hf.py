@@ -196,8 +196,8 @@ REFUSALS = [
     ({"hidden_act": "gelu"}, "hidden_act = 'gelu'", "silu"),
     ({"hidden_act": None}, "hidden_act = None", "silu"),
     (
-        {"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 32}},
-        "quantization_config: GPTQ (4-bit integers, a scale for 32 inputs, symmetric)",
+        {"quantization_config": {"quant_method": "gptq", "bits": 3, "group_size": 32}},
+        "quantization_config: GPTQ (3-bit integers, a scale for 32 inputs, symmetric)",
         "GGUF",
     ),
     ({"num_local_experts": 8}, "num_local_experts = 8", "dense"),

@@ -13,7 +13,7 @@ import pytest
 from penstock.backends import load_backend
 from penstock.cli.main import main
 from penstock.core import PenstockError
-from penstock.model import load_model
+from penstock.model import load_model, quantised_recipes
 from penstock.model.errors import ModelError
 from penstock.model.sharding import plan_grid
 from penstock.model.sizing import Matrix, whole
@@ -289,6 +289,7 @@ def test_many_slow_expressions_are_refused(
     directory: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(modules, "PATIENCE", 0.2)
+    monkeypatch.setattr(quantised_recipes, "PATIENCE", 0.2)
     settings = groups((["Linear"], FOUR), ignore=["re:(.*.*.*.*)q", "re:.*.*.*.*x"] * 1000)
     made = str(directory(LLAMA, quantization_config=settings))
     with pytest.raises(PenstockError, match=r"more than 0.2 seconds; .*--weights"):
@@ -380,6 +381,24 @@ def test_a_directory_with_nothing_but_its_config(model: Model) -> None:
     subject = model(R1, quantization_config=FP8, architectures=["DeepseekV9ForCausalLM"])
     assert subject.file_bytes is None
     assert subject.refused == "no backend runs DeepseekV9ForCausalLM yet"
+
+
+@pytest.mark.parametrize(
+    ("settings", "form"),
+    [
+        ({"bits": 4, "group_size": 128}, "s4"),
+        ({"bits": 8, "group_size": -1}, "w8"),
+        ({"bits": 4, "group_size": 128, "sym": False}, "bf16"),
+        ({"bits": 4, "group_size": 128, "desc_act": True}, "bf16"),
+        ({"bits": 4, "group_size": 16}, "bf16"),
+    ],
+)
+def test_this_machine_holds_integers_in_its_own_forms(
+    model: Model, settings: dict[str, object], form: str
+) -> None:
+    held = as_packed(model(LLAMA, quantization_config={"quant_method": "gptq", **settings}).weights)
+    matrix = Matrix("dense", "up", 5, 4096, 1024)
+    assert held.size(matrix) == matrix.packed(form)
 
 
 def test_this_machine_holds_other_types_than_the_file(model: Model) -> None:

@@ -21,10 +21,20 @@ from typing import IO, Any
 from penstock.model.errors import ModelError
 from penstock.model.files import read_object
 from penstock.model.load import CONFIG, WEIGHT_FILES, ModelInfo
-from penstock.model.numbers import BF16, F8_E4M3, FLOATS, SPREAD_F8, codebook, mxfp4_exponent
+from penstock.model.numbers import (
+    BF16,
+    F8_E4M3,
+    FLOATS,
+    SPREAD_F8,
+    code_scale,
+    codebook,
+    mxfp4_exponent,
+)
+from penstock.model.quantization import Scheme, tensors
 from penstock.model.sizing import Matrix, whole
 from penstock.model.spec import (
     Attention,
+    Codes,
     DecoderSpec,
     Experts,
     LatentAttention,
@@ -50,6 +60,11 @@ shared.
 """
 OUTSIDE = ("positions", "score")
 """Matrices that `sizing` counts among the vectors."""
+_WORDS = {
+    "packed": ("weight_packed", "weight_scale", "weight_zero_point"),
+    "gptq": ("qweight", "scales", "qzeros"),
+}
+"""Tensors of a matrix of integer codes: codes, scales, zero points."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +78,7 @@ class Tensor:
     @property
     def size(self) -> int:
         """Bytes in the file."""
-        size = {"U8": 1, F8_E4M3: 1, "F32": 4}.get(self.dtype, 2)
+        size = {"U8": 1, F8_E4M3: 1, "F32": 4, "I32": 4}.get(self.dtype, 2)
         for dimension in self.shape:
             size *= dimension
         return size
@@ -159,6 +174,8 @@ class _Layout:
         if matrix is None:
             assert index is not None
             return self._vector(index, role)
+        if stored.codes is not None:
+            return self._words(role, matrix, stored.codes, EXPERT in stored.tensor)
         if stored.scales is not None:
             return self._coded(role, matrix, EXPERT in stored.tensor)
         return self._plain(role, matrix)
@@ -195,6 +212,32 @@ class _Layout:
             self._add(f"{name}.scales{number}", Tensor("F32", blocks, scale))
         own = f".{EXPERT}" if separate else ""
         return Recipe(f"{name}{own}", scales=f"{name}.scales{own}")
+
+    def _words(self, role: str, matrix: Matrix, codes: Codes, separate: bool) -> Recipe:
+        """A matrix of integer codes in words. Zero points are random, too; groups are neighbours
+        in any case.
+        """
+        scheme = Scheme(codes.layout, "int", codes.bits, (codes.rows, codes.cols))
+        scheme = replace(scheme, zero_points=codes.zeros is not None)
+        stored = {each.name: each for each in tensors(scheme, matrix.outputs, matrix.inputs)}
+        name = f"{role}.{matrix.outputs}.{matrix.inputs}"
+        own = f".{EXPERT}" if separate else ""
+        scale = FLOATS[scheme.scale](code_scale(self.spread, codes.bits))
+        code, scales, zeros = _WORDS.get(codes.layout, _WORDS["gptq"])
+        kept = [("", code, None), (".scales", scales, scale)]
+        kept += [(".zeros", zeros, None)] if codes.zeros else []
+        for number in [f".{e}" for e in range(matrix.copies)] if separate else [""]:
+            for kind, each, pattern in kept:
+                tensor = stored[each]
+                self._add(f"{name}{kind}{number}", Tensor(tensor.dtype, tensor.shape, pattern))
+        beside = replace(
+            codes,
+            scales=f"{name}.scales{own}",
+            zeros=f"{name}.zeros{own}" if codes.zeros else None,
+            groups=None,
+            shape=None,
+        )
+        return Recipe(f"{name}{own}", codes=beside)
 
     def _vector(self, index: int, role: str) -> Recipe:
         layer = self._spec.layers[index]

@@ -77,6 +77,14 @@ def tensor_names(directory: Path) -> set[str]:
     return set(names) - {"__metadata__"}
 
 
+def stored_names(directory: Path) -> set[str]:
+    """Like `tensor_names`, but empty for damaged files, which the decoder reports."""
+    try:
+        return tensor_names(directory)
+    except ModelError:
+        return set()
+
+
 def safetensors_header(file: Path) -> dict[str, object]:
     """The JSON header of a safetensors file. Raises ModelError."""
     try:

@@ -3,11 +3,9 @@ with a classification head.
 """
 
 from dataclasses import replace
-from pathlib import Path
 
-from penstock.model.errors import ModelError
 from penstock.model.fields import Fields
-from penstock.model.files import tensor_names
+from penstock.model.files import stored_names
 from penstock.model.spec import DecoderSpec, Recipe, WeightRecipes
 
 BARE = "Model"
@@ -35,7 +33,7 @@ def as_stored(
     classifier = architecture.endswith(CLASSIFIER)
     if architecture not in BASES and architecture.removesuffix("ForCausalLM") not in FAMILIES:
         return spec, weights, False
-    names = _names(config.file.parent)
+    names = stored_names(config.file.parent)
     if weights.embed.tensor not in names and weights.embed.tensor[len(_PREFIX) :] in names:
         weights = _without_prefix(weights)
     headless = bool(names) and not any(name.startswith(_HEAD) for name in names)
@@ -46,14 +44,6 @@ def as_stored(
         spec = replace(spec, labels=_labels(config))
         weights = replace(weights, score=Recipe(_SCORE))
     return spec, weights, only
-
-
-def _names(directory: Path) -> set[str]:
-    """Names of the tensors; empty for damaged files, which the decoder reports."""
-    try:
-        return tensor_names(directory)
-    except ModelError:
-        return set()
 
 
 def _labels(config: Fields) -> int:

@@ -9,7 +9,7 @@ from penstock.core import Pooler, Pooling
 from penstock.model.errors import ModelError
 from penstock.model.families import GGUF_ARCHITECTURES, HF_ARCHITECTURES
 from penstock.model.fields import Fields
-from penstock.model.files import impostor, read_object, read_optional_object
+from penstock.model.files import impostor, read_object, read_optional_object, stored_names
 from penstock.model.generation import (
     GenerationDefaults,
     TokenFacts,
@@ -20,7 +20,15 @@ from penstock.model.generation import (
 from penstock.model.gguf import GgufReader, native_reader, read_header
 from penstock.model.headless import BASES, Stored, as_stored
 from penstock.model.pooling import gguf_pooling, hf_pooling
-from penstock.model.quantization import MODELOPT, refusal, settings
+from penstock.model.quantised_recipes import are_codes, quantised
+from penstock.model.quantization import (
+    KEYS,
+    MODELOPT,
+    Quantization,
+    quantization,
+    refusal,
+    settings,
+)
 from penstock.model.spec import DecoderSpec, ShortConvolution, WeightRecipes
 
 CONFIG = "config.json"
@@ -178,8 +186,22 @@ def map_hf(config: Fields, modelopt: dict[str, object] | None = None) -> tuple[s
     if stated is not None and stated.file != config.file:
         raise refusal(config, modelopt)
     architecture = _hf_architecture(config)
-    spec, weights = HF_ARCHITECTURES[BASES.get(architecture, architecture)](config)
-    return architecture, as_stored(config, architecture, spec, weights)
+    family = HF_ARCHITECTURES[BASES.get(architecture, architecture)]
+    codes = _integer_codes(config, stated)
+    if codes is None:
+        return architecture, as_stored(config, architecture, *family(config))
+    plain = config.changed(dict.fromkeys(KEYS))
+    spec, weights, only = as_stored(config, architecture, *family(plain))
+    weights = quantised(config, weights, spec, codes, stored_names(config.file.parent))
+    return architecture, (spec, weights, only)
+
+
+def _integer_codes(config: Fields, stated: Fields | None) -> Quantization | None:
+    """The settings of integer codes; None for other checkpoints, which their family reads or
+    refuses.
+    """
+    found = None if stated is None else quantization(config)
+    return found if found is not None and are_codes(found) else None
 
 
 def _read_config(path: Path) -> dict[str, object]:

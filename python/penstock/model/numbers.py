@@ -28,15 +28,24 @@ FLOATS: Mapping[str, Callable[[float], bytes]] = {
 def codebook(dtype: str, spread: float) -> list[bytes]:
     """For each byte of a number, a table from a random byte to its value: the numbers are 256
     quantiles of the normal distribution with standard deviation `spread`. 8-bit floats have the
-    deviation SPREAD_F8. All bytes are valid MXFP4 codes, so these stay unchanged.
+    deviation SPREAD_F8. All bytes are valid MXFP4 codes, so these stay unchanged; words of integer
+    codes take any value, too.
     """
     if dtype == "U8":
         return [bytes(range(256))]
+    if dtype == "I32":
+        # Odd factors permute the bytes, so that all codes are equally frequent.
+        return [bytes(factor * i % 256 for i in range(256)) for factor in (1, 3, 5, 7)]
     quantiles = [NormalDist().inv_cdf((i + 0.5) / 256) for i in range(256)]
     if dtype == F8_E4M3:
         return [bytes(_nearest_f8(SPREAD_F8 * each) for each in quantiles)]
     numbers = [FLOATS[dtype](spread * each) for each in quantiles]
     return [bytes(column) for column in zip(*numbers, strict=True)]
+
+
+def code_scale(spread: float, bits: int) -> float:
+    """The scale that brings equally frequent codes of `bits` bits to the deviation `spread`."""
+    return spread / math.sqrt((4**bits - 1) / 12)
 
 
 def mxfp4_exponent(spread: float) -> int:

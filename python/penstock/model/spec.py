@@ -397,6 +397,32 @@ class DecoderSpec:
         return json.dumps(_without_defaults(written))
 
 
+CodeLayout = Literal["gptq", "gptq_v2", "awq", "packed"]
+"""Order of codes in words of 32 bits. `packed`: compressed-tensors. `gptq` stores zero points
+less 1.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """How a tensor of integer codes gives a matrix: a weight is `(code - zero point) * scale`."""
+
+    layout: CodeLayout
+    bits: int
+    scales: str
+    """Name of the tensor of scales."""
+    rows: int | None = None
+    """Outputs that share a scale; None for all."""
+    cols: int | None = None
+    """Inputs that share a scale; None for all."""
+    zeros: str | None = None
+    """Name of the tensor of zero points; None if all are half of the codes' range."""
+    groups: str | None = None
+    """Name of the tensor with the group of each input; None if groups are neighbours."""
+    shape: str | None = None
+    """Name of the tensor with the matrix's shape."""
+
+
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """Where a matrix [outputs, inputs], or a vector, is in a checkpoint."""
@@ -422,6 +448,15 @@ class Recipe:
     """
     unrotated: int | None = None
     """Number of leading rows of such a head that are not rotated, and not reordered."""
+    codes: Codes | None = None
+    """Form of a tensor of integer codes. Rows and columns count weights, not words."""
+
+    @property
+    def module(self) -> str:
+        """Name of the module with the weights, as in quantisation settings."""
+        if self.codes is not None:
+            return self.tensor.rpartition(".")[0]
+        return self.tensor.removesuffix(".weight")
 
 
 @dataclass(frozen=True, slots=True)

@@ -205,9 +205,8 @@ def _stored_names(
     recipe = _recipe(weights, matrix)
     if recipe is None:
         return
-    name = recipe.tensor.removesuffix(".weight")
     for end in ends or (0,):
-        yield name.replace("{e}", str(end))
+        yield recipe.module.replace("{e}", str(end))
 
 
 def _recipe(weights: WeightRecipes, matrix: Matrix) -> Recipe | None:

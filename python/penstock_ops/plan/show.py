@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from penstock.core import KvSpec, PenstockError
+from penstock.model.quantization import cpu_form
 from penstock.model.sharding import Grid, plan_grid
 from penstock.model.sizing import (
     active_parameters,
@@ -195,6 +196,8 @@ def _quantization_lines(subject: Subject) -> Iterator[str]:
     for entry in _quantization(subject):
         yield f"  {entry['name']}: {entry['format']}, {entry['description']}"
         yield f"    {', '.join(entry['modules'])}"
+        if entry["cpu_form"]:
+            yield f"    on a CPU: {entry['cpu_form']}, {entry['cpu_exactness']}"
 
 
 def _quantization(subject: Subject) -> list[dict[str, Any]]:
@@ -209,8 +212,11 @@ def _quantization(subject: Subject) -> list[dict[str, Any]]:
             "group_size": scheme.shared[1] if scheme.shared[0] == 1 else None,
             "zero_points": scheme.zero_points,
             "modules": _modules(subject, name),
+            "cpu_form": form and form.form,
+            "cpu_exactness": form and form.exactness,
         }
         for name, scheme in weights.schemes.items()
+        for form in (cpu_form(scheme),)
     ]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from penstock.core import InvalidValueError
-from penstock.model.quantization import LINEAR, Quantization, Scheme
+from penstock.model.quantization import LINEAR, Quantization, Scheme, cpu_form
 from penstock.model.sizing import Matrix, Part, whole, whole_counted
 from penstock.model.spec import DecoderSpec, WeightRecipes
 from penstock_ops.plan.modules import Key, Modules
@@ -96,15 +96,23 @@ def uniform(kind: str, others: str = "bf16") -> WeightTypes:
     return WeightTypes(kind, {part: kind if part in LINEAR else rest for part in PARTS})
 
 
+S4 = "int4 around 8"
+"""The native decoder's format for symmetric integers of 4 bits."""
+_OF_FORMS = {"s4": S4, "w8": "int8", "bf16": "bf16"}
+
+
 def as_packed(types: WeightTypes) -> WeightTypes:
     """The types that the native decoder uses in memory by default: FP8 becomes 8-bit integers with
-    a scale for 32 weights, floats become bf16, routers and vectors f32.
+    a scale for 32 weights, integers keep their codes or become bf16, floats become bf16, routers
+    and vectors f32.
     """
-    held = {"fp8": "int8", "f32": "bf16"} | {
-        kind: "int8"
-        for kind, scheme in types.schemes.items()
-        if (scheme.number, scheme.bits) == ("float", 8)
-    }
+    held = {"fp8": "int8", "f32": "bf16"}
+    for kind, scheme in types.schemes.items():
+        form = cpu_form(scheme)
+        if (scheme.number, scheme.bits) == ("float", 8):
+            held[kind] = "int8"
+        elif form is not None and form.form in _OF_FORMS:
+            held[kind] = _OF_FORMS[form.form]
     parts = {part: held.get(kind, kind) for part, kind in types.parts.items()}
     exceptions = {
         key: held.get(kind, kind) for key, kind in types.exceptions.items() if key[1] != "router"
@@ -114,6 +122,7 @@ def as_packed(types: WeightTypes) -> WeightTypes:
         name=held.get(types.name, types.name),
         parts={**parts, "router": "f32", "vectors": "f32"},
         exceptions=exceptions,
+        other={**types.other, S4: 0.5 + 2 / 32},
     )
 
 

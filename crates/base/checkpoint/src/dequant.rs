@@ -41,6 +41,18 @@ pub fn dequantize(dtype: DType, bytes: &[u8], out: &mut [f32]) {
         DType::F8E4M3 => blocks(bytes, out, |b: &[u8; 1], y: &mut [f32; 1]| {
             y[0] = e4m3(b[0])
         }),
+        DType::F8E8M0 => blocks(bytes, out, |b: &[u8; 1], y: &mut [f32; 1]| {
+            y[0] = e8m0(b[0]);
+        }),
+        DType::I8 => blocks(bytes, out, |b: &[u8; 1], y: &mut [f32; 1]| {
+            y[0] = f32::from(b[0] as i8);
+        }),
+        DType::I32 => blocks(bytes, out, |b: &[u8; 4], y: &mut [f32; 1]| {
+            y[0] = i32::from_le_bytes(*b) as f32;
+        }),
+        DType::I64 => blocks(bytes, out, |b: &[u8; 8], y: &mut [f32; 1]| {
+            y[0] = i64::from_le_bytes(*b) as f32;
+        }),
         DType::Q4K => blocks(bytes, out, q4_k),
         DType::Q5K => blocks(bytes, out, q5_k),
         DType::Q6K => blocks(bytes, out, q6_k),
@@ -95,6 +107,15 @@ fn e4m3(byte: u8) -> f32 {
         _ => (8.0 + mantissa) * 2f32.powi(i32::from(exponent) - 10),
     };
     if byte & 0x80 == 0 { size } else { -size }
+}
+
+/// OCP's E8M0: a power of two with bias 127; the lowest is below the normal f32 numbers.
+fn e8m0(exponent: u8) -> f32 {
+    match exponent {
+        0 => f32::from_bits(1 << 22),
+        255 => f32::NAN,
+        _ => f32::from_bits(u32::from(exponent) << 23),
+    }
 }
 
 fn q8_0(block: &[u8; 34], out: &mut [f32; 32]) {

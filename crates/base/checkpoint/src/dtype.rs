@@ -30,6 +30,13 @@ pub enum DType {
     /// 8-bit floating point (OCP's E4M3: 4 exponent bits, 3 mantissa bits, no infinities). Scales
     /// are in a separate tensor.
     F8E4M3,
+    /// Powers of two (OCP Microscaling's E8M0: an exponent with bias 127; 255 is NaN): scales.
+    F8E8M0,
+    /// Signed integers: codes, packed codes, indices and shapes, which are no weights by
+    /// themselves.
+    I8,
+    I32,
+    I64,
     /// 256 elements: f16 scale and minimum, eight 6-bit scale and minimum pairs, 128 bytes of 4-bit
     /// codes.
     Q4K,
@@ -41,7 +48,7 @@ pub enum DType {
 }
 
 impl DType {
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 19] = [
         Self::F32,
         Self::F16,
         Self::BF16,
@@ -54,6 +61,10 @@ impl DType {
         Self::Mxfp4,
         Self::U8,
         Self::F8E4M3,
+        Self::F8E8M0,
+        Self::I8,
+        Self::I32,
+        Self::I64,
         Self::Q4K,
         Self::Q5K,
         Self::Q6K,
@@ -62,7 +73,15 @@ impl DType {
     /// Elements per block; 1 for unquantised types.
     pub const fn block_len(self) -> usize {
         match self {
-            Self::F32 | Self::F16 | Self::BF16 | Self::U8 | Self::F8E4M3 => 1,
+            Self::F32
+            | Self::F16
+            | Self::BF16
+            | Self::U8
+            | Self::F8E4M3
+            | Self::F8E8M0
+            | Self::I8
+            | Self::I32
+            | Self::I64 => 1,
             Self::Q8_0
             | Self::Q4_0
             | Self::Q4_1
@@ -77,9 +96,10 @@ impl DType {
     /// Bytes per block.
     pub const fn block_bytes(self) -> usize {
         match self {
-            Self::F32 => 4,
+            Self::I64 => 8,
+            Self::F32 | Self::I32 => 4,
             Self::F16 | Self::BF16 => 2,
-            Self::U8 | Self::F8E4M3 => 1,
+            Self::U8 | Self::I8 | Self::F8E4M3 | Self::F8E8M0 => 1,
             Self::Mxfp4 => 17,
             Self::Q8_0 => 34,
             Self::Q4_0 | Self::Iq4Nl => 18,
@@ -116,6 +136,10 @@ impl DType {
             Self::Mxfp4 => "MXFP4",
             Self::U8 => "U8",
             Self::F8E4M3 => "F8_E4M3",
+            Self::F8E8M0 => "F8_E8M0",
+            Self::I8 => "I8",
+            Self::I32 => "I32",
+            Self::I64 => "I64",
             Self::Q4K => "Q4_K",
             Self::Q5K => "Q5_K",
             Self::Q6K => "Q6_K",
@@ -171,9 +195,9 @@ impl DType {
 
     /// The type with this name in a safetensors header, if it is supported.
     pub(crate) fn from_safetensors(name: &str) -> Option<Self> {
-        [Self::F32, Self::F16, Self::BF16, Self::U8, Self::F8E4M3]
+        Self::ALL
             .into_iter()
-            .find(|dtype| dtype.name() == name)
+            .find(|dtype| dtype.block_len() == 1 && dtype.name() == name)
     }
 
     /// Names of all supported types, for error messages.

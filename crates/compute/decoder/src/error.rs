@@ -40,6 +40,13 @@ pub enum DecoderError {
     /// A weight in this row is infinite or NaN: the file is damaged or was written that way.
     #[error("{0} has a value in row {1} that is infinite or not a number: the file is damaged")]
     NotFinite(ValueLocation, usize),
+    /// Numbers in a tensor contradict each other or the model.
+    #[error("{place} {problem}")]
+    Contradiction {
+        /// Location of the first wrong number.
+        place: ValueLocation,
+        problem: String,
+    },
     /// The KV pools cannot be allocated.
     #[error("KV blocks: {0}")]
     Allocate(String),
@@ -89,6 +96,12 @@ fn place(view: &TensorView<'_>, offset: usize) -> ValueLocation {
 /// Error for a stored row with a non-finite value.
 pub(crate) fn not_finite(view: &TensorView<'_>, row: usize) -> DecoderError {
     DecoderError::NotFinite(place(view, view.row_offset(row)), row)
+}
+
+/// Error for the number `item` of a tensor.
+pub(crate) fn contradiction(view: &TensorView<'_>, item: usize, problem: String) -> DecoderError {
+    let place = place(view, view.offset + item * view.dtype.block_bytes());
+    DecoderError::Contradiction { place, problem }
 }
 
 /// Error for a tensor of the wrong shape.

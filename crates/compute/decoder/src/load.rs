@@ -8,7 +8,7 @@ mod order;
 
 use std::ops::Range;
 
-use penstock_checkpoint::{DType, ReadAhead};
+use penstock_checkpoint::ReadAhead;
 use penstock_kernels::{
     ActivationFormat, Cpu, Linear, Norm, NormKind, Packed, RowSource, WeightFormat,
 };
@@ -18,7 +18,7 @@ use crate::model::{KvGroup, Layer, Mixer, Model};
 use crate::options::Numerics;
 use crate::recipe::{LayerRecipes, Recipe, WeightRecipes};
 use crate::shard::{Inputs, Shard};
-use crate::source::{TensorRows, vector};
+use crate::source::{MatrixRows, vector};
 use crate::spec::{self, DecoderSpec, NormSpec, RopeSpec};
 
 pub(crate) use attention::kv_groups;
@@ -169,7 +169,7 @@ impl Loader<'_> {
     ) -> Result<Vec<f32>, DecoderError> {
         let hidden = self.spec.hidden;
         let recipe = recipe.ok_or_else(|| missing(role))?;
-        let source = TensorRows::open(self.tensors, recipe, rows, hidden)?;
+        let source = MatrixRows::open(self.tensors, recipe, rows, hidden)?;
         let mut table = vec![0.0; rows * hidden];
         let each = table.chunks_exact_mut(hidden).enumerate();
         each.for_each(|(row, out)| source.fill_f32(row, out));
@@ -217,11 +217,11 @@ impl Loader<'_> {
     fn outputs(&self, parts: &[Part<'_>], k: usize) -> Result<Linear, DecoderError> {
         let sources = parts
             .iter()
-            .map(|part| TensorRows::open(self.tensors, part.recipe, part.whole, k))
+            .map(|part| MatrixRows::open(self.tensors, part.recipe, part.whole, k))
             .collect::<Result<Vec<_>, _>>()?;
         let mut forms: Vec<WeightFormat> = sources
             .iter()
-            .map(|source| self.numerics.form(source.dtype()))
+            .map(|source| self.numerics.form(source.native()))
             .collect();
         if forms
             .iter()
@@ -235,7 +235,7 @@ impl Loader<'_> {
                 .filter(|f| ActivationFormat::of(**f) != ActivationFormat::Int8)
                 .for_each(|f| *f = WeightFormat::W8);
         }
-        let pack = |((source, part), form): ((TensorRows<'_>, &Part<'_>), WeightFormat)| {
+        let pack = |((source, part), form): ((MatrixRows<'_>, &Part<'_>), WeightFormat)| {
             let rows = source.skip_rows(part.own.start);
             self.pack(form, part.own.len(), k, &rows)
         };
@@ -262,7 +262,7 @@ impl Loader<'_> {
         form: WeightFormat,
         n: usize,
         k: usize,
-        rows: &TensorRows<'_>,
+        rows: &MatrixRows<'_>,
     ) -> Result<Packed, DecoderError> {
         let packed = Packed::pack(self.cpu.threads(), form, n, k, rows);
         rows.check()?;
@@ -279,8 +279,8 @@ impl Loader<'_> {
         inputs: &Inputs,
     ) -> Result<Linear, DecoderError> {
         let hidden = self.spec.hidden;
-        let source = TensorRows::open(self.tensors, recipe, hidden, k)?;
-        let form = self.numerics.form(source.dtype());
+        let source = MatrixRows::open(self.tensors, recipe, hidden, k)?;
+        let form = self.numerics.form(source.native());
         let rows = source.columns(&inputs.columns);
         let packed = self.pack(form, hidden, inputs.len(), &rows)?;
         let bias = bias.map(|recipe| vector(self.tensors, recipe, hidden));
@@ -314,27 +314,16 @@ fn needed<'a>(
 }
 
 impl Numerics {
-    /// The weight format for a tensor stored as `dtype`.
-    fn form(self, dtype: DType) -> WeightFormat {
+    /// The weight format for a matrix whose stored numbers have the form `native`, or none.
+    fn form(self, native: Option<WeightFormat>) -> WeightFormat {
         match self {
             Self::Exact => WeightFormat::F32,
             Self::Int8 => WeightFormat::W8,
-            Self::Int4 if dtype == DType::Mxfp4 => WeightFormat::Mx4,
-            Self::Int4 if dtype == DType::Q4_0 => WeightFormat::S4,
-            Self::Int4 => WeightFormat::W4,
-            Self::AsStored { floats } => match dtype {
-                DType::Mxfp4 => WeightFormat::Mx4,
-                DType::Q4_0 => WeightFormat::S4,
-                DType::Q4_1 | DType::Q4K => WeightFormat::W4,
-                DType::Q8_0
-                | DType::Q5_0
-                | DType::Q5_1
-                | DType::Iq4Nl
-                | DType::Q5K
-                | DType::Q6K
-                | DType::F8E4M3 => WeightFormat::W8,
-                DType::F32 | DType::F16 | DType::BF16 | DType::U8 => floats,
+            Self::Int4 => match native {
+                Some(form @ (WeightFormat::Mx4 | WeightFormat::S4)) => form,
+                _ => WeightFormat::W4,
             },
+            Self::AsStored { floats } => native.unwrap_or(floats),
         }
     }
 }

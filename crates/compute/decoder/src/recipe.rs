@@ -30,6 +30,44 @@ pub struct Recipe {
     pub interleaved: Option<usize>,
     /// Rows at the start of each block that are not interleaved; `None` = 0.
     pub unrotated: Option<usize>,
+    /// The tensor holds integer codes. Rows then count weights, not words.
+    pub codes: Option<Codes>,
+}
+
+/// Form of a tensor of integer codes: a weight is `(code - zero point) * scale`.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct Codes {
+    pub layout: CodeLayout,
+    /// Bits of a code.
+    pub bits: usize,
+    /// Name of the tensor of scales.
+    pub scales: String,
+    /// Outputs that share a scale; `None` = all.
+    pub rows: Option<usize>,
+    /// Inputs that share a scale; `None` = all.
+    pub cols: Option<usize>,
+    /// Name of the tensor of zero points; `None` = half of the codes' range.
+    pub zeros: Option<String>,
+    /// Name of the tensor with the group of each input; `None` = groups are neighbours.
+    pub groups: Option<String>,
+    /// Name of the tensor with the matrix's shape.
+    pub shape: Option<String>,
+}
+
+/// Order of codes in words of 32 bits, for a matrix of N outputs and K inputs.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum CodeLayout {
+    /// Words `[K / 8, N]` of 8 inputs (or 4 of 8 bits), the lowest first. Zero points
+    /// `[groups, N / 8]` are stored less 1.
+    Gptq,
+    /// As `Gptq`, with zero points that are not stored less 1.
+    GptqV2,
+    /// Words `[K, N / 8]` of 8 outputs in AWQ's order; zero points likewise.
+    Awq,
+    /// compressed-tensors: words `[N, K / 8]`, the lowest first; zero points `[N / 8, groups]`.
+    Packed,
 }
 
 /// JSON form of a [`Recipe`].
@@ -37,7 +75,7 @@ pub struct Recipe {
 #[serde(untagged)]
 enum Written {
     Name(String),
-    Parts(Parts),
+    Parts(Box<Parts>),
 }
 
 #[derive(Deserialize)]
@@ -52,6 +90,7 @@ struct Parts {
     scales: Option<String>,
     interleaved: Option<usize>,
     unrotated: Option<usize>,
+    codes: Option<Codes>,
 }
 
 impl From<Written> for Recipe {
@@ -61,16 +100,20 @@ impl From<Written> for Recipe {
                 tensor,
                 ..Self::default()
             },
-            Written::Parts(p) => Self {
-                tensor: p.tensor,
-                rows: p.rows,
-                cols: p.cols,
-                expert: p.expert,
-                transposed: p.transposed,
-                scales: p.scales,
-                interleaved: p.interleaved,
-                unrotated: p.unrotated,
-            },
+            Written::Parts(parts) => {
+                let p = *parts;
+                Self {
+                    tensor: p.tensor,
+                    rows: p.rows,
+                    cols: p.cols,
+                    expert: p.expert,
+                    transposed: p.transposed,
+                    scales: p.scales,
+                    interleaved: p.interleaved,
+                    unrotated: p.unrotated,
+                    codes: p.codes,
+                }
+            }
         }
     }
 }
@@ -165,11 +208,31 @@ impl Recipe {
             return Self {
                 tensor: named(self.tensor),
                 scales: self.scales.map(named),
+                codes: self.codes.map(|codes| codes.renamed(named)),
                 ..self
             };
         }
         let expert = Some(expert);
         Self { expert, ..self }
+    }
+}
+
+impl Codes {
+    fn renamed(self, named: impl Fn(String) -> String) -> Self {
+        Self {
+            scales: named(self.scales),
+            zeros: self.zeros.map(&named),
+            groups: self.groups.map(&named),
+            shape: self.shape.map(&named),
+            ..self
+        }
+    }
+
+    /// Names of the tensors beside the codes.
+    pub(crate) fn others(&self) -> impl Iterator<Item = &str> {
+        let rest = [&self.zeros, &self.groups, &self.shape];
+        let rest = rest.into_iter().filter_map(Option::as_deref);
+        std::iter::once(self.scales.as_str()).chain(rest)
     }
 }
 

@@ -1,21 +1,26 @@
 //! Checkpoint tensors as rows to pack, read through a [`Recipe`]. Quantised codes are copied
-//! exactly if the file stores them in blocks of 32 in a format that the kernels support. Other
-//! values are read as f32.
+//! exactly if the file stores them in blocks of 32, or packed in words, in a format that the
+//! kernels support. Other values are read as f32.
+
+mod codes;
+mod ggml;
+mod matrix;
+mod words;
 
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use half::f16;
-use penstock_checkpoint::{
-    Arrival, DType, IQ4_NL, ReadAhead, TensorView, dequantize, five_bits, k_scale_min,
-};
-use penstock_kernels::{GROUP, GroupRow, RowSource, WeightFormat, microscale};
+use penstock_checkpoint::{Arrival, DType, ReadAhead, TensorView, dequantize};
+use penstock_kernels::{GROUP, GroupRow, RowSource, WeightFormat};
 
 use crate::block_scales::{BlockScales, finite};
 use crate::error::{DecoderError, not_finite, shape};
 use crate::interleaved::{Interleaved, stored_row};
 use crate::recipe::Recipe;
+pub(crate) use matrix::MatrixRows;
+
+use ggml::{iq4_nl, mxfp4, q4_0, q4_1, q4_k, q5_0, q8_0};
 
 /// A range of rows and columns of a matrix in a checkpoint.
 pub(crate) struct TensorRows<'a> {
@@ -51,8 +56,8 @@ pub(crate) fn vector(
     n: usize,
 ) -> Result<Vec<f32>, DecoderError> {
     let view = tensors.tensor(&recipe.tensor)?;
-    if view.dtype == DType::U8 {
-        let problem = format!("tensor {:?}, stored as bytes,", view.name);
+    if let Some(kind) = no_weight(view.dtype) {
+        let problem = format!("tensor {:?}, stored as {kind},", view.name);
         return Err(DecoderError::Unsupported(problem));
     }
     let [from, to] = recipe.rows.unwrap_or([0, n]);
@@ -77,6 +82,16 @@ pub(crate) fn vector(
     Ok((0..n).map(item).collect())
 }
 
+/// What a type stores whose numbers are no weights by themselves.
+fn no_weight(dtype: DType) -> Option<&'static str> {
+    match dtype {
+        DType::U8 => Some("bytes"),
+        DType::I8 | DType::I32 | DType::I64 => Some("integers"),
+        DType::F8E8M0 => Some("powers of two"),
+        _ => None,
+    }
+}
+
 /// The tensor of a matrix, and its MXFP4 scales if they are a separate tensor.
 fn stored<'a>(
     tensors: &'a ReadAhead<'a>,
@@ -85,17 +100,24 @@ fn stored<'a>(
     let mut view = tensors.checkpoint().tensor(&recipe.tensor)?;
     let Some(name) = &recipe.scales else {
         let alone = match view.dtype {
-            DType::U8 => "bytes",
             DType::F8E4M3 => "8-bit floats without scales",
-            _ => return Ok((view, None)),
+            dtype => match no_weight(dtype) {
+                Some(kind) => kind,
+                None => return Ok((view, None)),
+            },
         };
         let problem = format!("tensor {:?}, stored as {alone},", view.name);
         return Err(DecoderError::Unsupported(problem));
     };
     // Only bytes have scales here: `TensorRows::open` reads the scales of 8-bit floats, and other
     // types ignore scales that the recipe names.
-    if view.dtype != DType::U8 {
-        return Ok((view, None));
+    match view.dtype {
+        DType::U8 => {}
+        DType::F8E4M3 | DType::F32 | DType::F16 | DType::BF16 => return Ok((view, None)),
+        dtype => {
+            let problem = format!("tensor {:?} of type {dtype} with scales", view.name);
+            return Err(DecoderError::Unsupported(problem));
+        }
     }
     let scales = tensors.tensor(name)?;
     let block = DType::Mxfp4.block_bytes() - 1;
@@ -188,9 +210,23 @@ impl<'a> TensorRows<'a> {
         })
     }
 
-    /// Element type in the file.
-    pub(crate) fn dtype(&self) -> DType {
-        self.view.dtype
+    /// The packed form for this tensor's blocks or 8-bit floats; `None` for other floats.
+    pub(crate) fn native(&self) -> Option<WeightFormat> {
+        match self.view.dtype {
+            DType::Mxfp4 => Some(WeightFormat::Mx4),
+            DType::Q4_0 => Some(WeightFormat::S4),
+            DType::Q4_1 | DType::Q4K => Some(WeightFormat::W4),
+            DType::Q8_0
+            | DType::Q5_0
+            | DType::Q5_1
+            | DType::Iq4Nl
+            | DType::Q5K
+            | DType::Q6K
+            | DType::F8E4M3 => Some(WeightFormat::W8),
+            // `stored` refuses the others.
+            DType::F32 | DType::F16 | DType::BF16 => None,
+            DType::U8 | DType::I8 | DType::I32 | DType::I64 | DType::F8E8M0 => None,
+        }
     }
 
     /// Skips the rows before `first`.
@@ -377,113 +413,5 @@ impl TensorRows<'_> {
             _ => return false,
         }
         true
-    }
-}
-
-fn half_at(bytes: &[u8], at: usize) -> f32 {
-    f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
-}
-
-/// Unpacks 4-bit codes: the low nibbles are the first half of the codes, the high ones the second.
-fn nibbles(bytes: &[u8], codes: &mut [u8]) {
-    let (low, high) = codes.split_at_mut(bytes.len());
-    for ((b, l), h) in bytes.iter().zip(low).zip(high) {
-        (*l, *h) = (b & 15, b >> 4);
-    }
-}
-
-fn q8_0(block: &[u8], g: usize, out: &mut GroupRow) {
-    out.scales[g] = half_at(block, 0);
-    for (code, &q) in out.codes[g * GROUP..(g + 1) * GROUP]
-        .iter_mut()
-        .zip(&block[2..])
-    {
-        *code = q ^ 0x80;
-    }
-}
-
-fn q5_0(block: &[u8], g: usize, out: &mut GroupRow) {
-    out.scales[g] = half_at(block, 0);
-    let mut packed = [0; 20];
-    packed.copy_from_slice(&block[2..]);
-    let codes = &mut out.codes[g * GROUP..(g + 1) * GROUP];
-    for (code, q) in codes.iter_mut().zip(five_bits(&packed)) {
-        *code = q + (128 - 16);
-    }
-}
-
-fn iq4_nl(block: &[u8], g: usize, out: &mut GroupRow) {
-    out.scales[g] = half_at(block, 0);
-    let codes = &mut out.codes[g * GROUP..(g + 1) * GROUP];
-    nibbles(&block[2..], codes);
-    codes
-        .iter_mut()
-        .for_each(|code| *code = (IQ4_NL[usize::from(*code)] as u8) ^ 0x80);
-}
-
-fn mxfp4(block: &[u8], g: usize, out: &mut GroupRow) {
-    out.scales[g] = microscale(i32::from(block[0]) - 127);
-    nibbles(&block[1..], &mut out.codes[g * GROUP..(g + 1) * GROUP]);
-}
-
-fn q4_0(block: &[u8], g: usize, out: &mut GroupRow) {
-    out.scales[g] = half_at(block, 0);
-    nibbles(&block[2..], &mut out.codes[g * GROUP..(g + 1) * GROUP]);
-}
-
-fn q4_1(block: &[u8], g: usize, out: &mut GroupRow) {
-    out.scales[g] = half_at(block, 0);
-    out.mins[g] = half_at(block, 2);
-    nibbles(&block[4..], &mut out.codes[g * GROUP..(g + 1) * GROUP]);
-}
-
-fn q4_k(block: &[u8], s: usize, out: &mut GroupRow) {
-    let (d, dmin) = (half_at(block, 0), half_at(block, 2));
-    let mut packed = [0u8; 12];
-    packed.copy_from_slice(&block[4..16]);
-    for j in 0..8 {
-        let (scale, min) = k_scale_min(&packed, j);
-        out.scales[s * 8 + j] = d * f32::from(scale);
-        out.mins[s * 8 + j] = -dmin * f32::from(min);
-    }
-    for (c, bytes) in block[16..].chunks_exact(32).enumerate() {
-        let at = s * 256 + c * 64;
-        nibbles(bytes, &mut out.codes[at..at + 64]);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// 8-bit codes, and 4-bit codes less 8, represent the numbers of the block exactly.
-    #[test]
-    fn blocks_become_codes_of_the_same_numbers() {
-        let unpack = [
-            (DType::Q8_0, q8_0 as fn(&[u8], usize, &mut GroupRow), 128.0),
-            (DType::Q5_0, q5_0, 128.0),
-            (DType::Iq4Nl, iq4_nl, 128.0),
-            (DType::Q4_0, q4_0, 8.0),
-        ];
-        for (dtype, unpack, zero) in unpack {
-            let bytes = 2 * dtype.block_bytes();
-            let mut blocks: Vec<u8> = (0..bytes).map(|i| (i * 89 + i / 7) as u8).collect();
-            for block in blocks.chunks_exact_mut(dtype.block_bytes()) {
-                block[..2].copy_from_slice(&f16::from_f32(-0.37).to_le_bytes());
-            }
-            let mut want = vec![0.0; 2 * GROUP];
-            dequantize(dtype, &blocks, &mut want);
-            let mut row = GroupRow {
-                codes: vec![0; 2 * GROUP],
-                scales: vec![0.0; 2],
-                mins: vec![0.0; 2],
-            };
-            let each = blocks.chunks_exact(dtype.block_bytes()).enumerate();
-            each.for_each(|(g, block)| unpack(block, g, &mut row));
-            for (i, want) in want.into_iter().enumerate() {
-                let code = f32::from(row.codes[i]) - zero;
-                assert_eq!(row.scales[i / GROUP] * code, want, "{dtype} item {i}");
-            }
-        }
     }
 }

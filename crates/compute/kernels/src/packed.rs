@@ -248,6 +248,12 @@ pub trait RowSource: Sync {
     /// Writes `row` as codes of `form` if the source stores exactly such codes; otherwise returns
     /// `false`.
     fn fill_groups(&self, form: WeightFormat, row: usize, out: &mut GroupRow) -> bool;
+
+    /// A source of these rows alone, under the same numbers, if several rows are read faster
+    /// together.
+    fn slab(&self, _rows: std::ops::Range<usize>) -> Option<Box<dyn RowSource + '_>> {
+        None
+    }
 }
 
 /// A packed matrix of `n` output features x `k` inputs.
@@ -278,6 +284,9 @@ impl Packed {
         let mut scales = Aligned::lasting(panels * panel_scales);
         let (all_codes, all_scales) = (SharedSlice::new(&mut codes), SharedSlice::new(&mut scales));
         pool.run(panels, &|panel| {
+            let rows = panel * PANEL..n.min((panel + 1) * PANEL);
+            let slab = source.slab(rows.clone());
+            let source = slab.as_deref().unwrap_or(source);
             // SAFETY: each task writes its own panel.
             let (codes, scales) = unsafe {
                 (
@@ -285,7 +294,6 @@ impl Packed {
                     all_scales.slice(panel * panel_scales, panel_scales),
                 )
             };
-            let rows = panel * PANEL..n.min((panel + 1) * PANEL);
             match form {
                 WeightFormat::Bf16 | WeightFormat::F32 => pack_floats(form, k, rows, source, codes),
                 _ => pack_codes(form, k, rows, source, codes, scales),

@@ -2,6 +2,7 @@
 meaning of codes belongs to the backends.
 """
 
+from penstock.model.quantization.forms import CpuForm, are_words, cpu_form
 from penstock.model.quantization.patterns import Pattern
 from penstock.model.quantization.read import (
     KEYS,
@@ -19,11 +20,14 @@ __all__ = [
     "KEYS",
     "LINEAR",
     "MODELOPT",
+    "CpuForm",
     "Pattern",
     "Quantization",
     "Rule",
     "Scheme",
     "StoredTensor",
+    "are_words",
+    "cpu_form",
     "modelopt_settings",
     "number_type",
     "quantization",

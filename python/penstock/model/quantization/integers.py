@@ -19,7 +19,7 @@ HEAD = "lm_head"
 PLAIN_BITS = 16
 """Bits from which AutoRound's settings mean weights that are not quantised."""
 _NAME = re.compile(r"[\w.]+")
-_GPTQ_FORMATS = ("gptq", "gptq_v2")
+_GPTQ_FORMATS: dict[str, Layout] = {"gptq": "gptq", "gptq_v2": "gptq_v2"}
 _AWQ_VERSIONS = ("gemm",)
 _PACKINGS: dict[str, Layout] = {
     "auto_round": "gptq",
@@ -39,7 +39,9 @@ def gptq(fields: Fields, _dtype: str) -> Quantization:
     form = fields.text("checkpoint_format", default=fields.text("format", default="gptq"))
     if form not in _GPTQ_FORMATS:
         raise fields.refuse("checkpoint_format", " ".join(_GPTQ_FORMATS))
-    most = _integers(fields, "gptq", "bits", "group_size", symmetric="sym")
+    if fields.text("pack_dtype", default="int32") != "int32":
+        raise fields.refuse("pack_dtype", "int32")
+    most = _integers(fields, _GPTQ_FORMATS[form], "bits", "group_size", symmetric="sym")
     most = replace(most, act_order=fields.flag("desc_act", default=False) and _grouped(most))
     rules = [] if fields.flag("lm_head", default=False) else [_head(None)]
     if (changes := fields.within("dynamic")) is not None:

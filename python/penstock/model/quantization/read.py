@@ -15,8 +15,9 @@ MODELOPT = "hf_quant_config.json"
 """File that NVIDIA's ModelOpt writes next to a config.json that lacks the format of the weights."""
 
 SUPPORTED = (
-    "unquantised safetensors, FP8 with blocks of 128 x 128 (Qwen3, DeepSeek), MXFP4 (gpt-oss), "
-    "quantised GGUF files"
+    "unquantised safetensors; integers of 4 or 8 bits of GPTQ, AutoRound and compressed-tensors "
+    "(pack-quantized), and of 4 bits of AWQ; FP8 with blocks of 128 x 128 (Qwen3, DeepSeek); "
+    "MXFP4 (gpt-oss); quantised GGUF files"
 )
 
 Reader = Callable[[Fields, str], Quantization]

@@ -10,10 +10,22 @@ from typing import Literal
 from penstock.model.fields import Fields
 
 Layout = Literal[
-    "packed", "plain", "gptq", "awq", "fp8", "fbgemm", "modelopt", "nvfp4", "mxfp4", "nf4", "int8"
+    "packed",
+    "plain",
+    "gptq",
+    "gptq_v2",
+    "awq",
+    "fp8",
+    "fbgemm",
+    "modelopt",
+    "nvfp4",
+    "mxfp4",
+    "nf4",
+    "int8",
 ]
 """The tensors of a matrix, see `tensors`. `packed`, `plain`: compressed-tensors, codes in words of
-32 bits and in bytes. `fp8`: transformers. `nf4`, `int8`: bitsandbytes.
+32 bits and in bytes. `gptq_v2`: as `gptq`, with zero points that are not stored less 1. `fp8`:
+transformers. `nf4`, `int8`: bitsandbytes.
 """
 ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "I8": 1, "U8": 1, "I32": 4, "I64": 8}
 """Bytes of an element, by the name of its type in a safetensors header."""
@@ -95,9 +107,15 @@ class Scheme:
         columns = self.shared[1]
         if self.shared[0] == 1 and columns and inputs % columns:
             return f"groups of {columns} do not divide {inputs} inputs"
-        packed = {"gptq": inputs, "awq": outputs, "nvfp4": inputs, "mxfp4": inputs}
+        packed = {
+            "gptq": inputs,
+            "gptq_v2": inputs,
+            "awq": outputs,
+            "nvfp4": inputs,
+            "mxfp4": inputs,
+        }
         size = packed.get(self.layout, 0) * self.bits
-        word = WORD if self.layout in ("gptq", "awq") else 8
+        word = 8 if self.layout in ("nvfp4", "mxfp4") else WORD
         if size % word:
             return f"codes of {self.bits} bits for {size // self.bits} do not fill whole words"
         return ""
@@ -125,7 +143,7 @@ def tensors(scheme: Scheme, outputs: int, inputs: int) -> tuple[StoredTensor, ..
     groups = _parts(k, columns)
     scales = (_parts(n, rows), groups)
     match scheme.layout:
-        case "gptq":
+        case "gptq" | "gptq_v2":
             return (
                 StoredTensor("qweight", "I32", (_words(k, scheme.bits), n)),
                 StoredTensor("qzeros", "I32", (groups, _words(n, scheme.bits))),

@@ -77,13 +77,13 @@ fn errors_are_one_line_of_bounded_length() {
 #[test]
 fn foreign_types_are_refused_only_when_asked_for() {
     let scratch = Scratch::new("foreign");
-    let header = r#"{"ids":{"dtype":"I64","shape":[1],"data_offsets":[0,8]},"w":{"dtype":"F16","shape":[1],"data_offsets":[8,10]}}"#;
+    let header = r#"{"ids":{"dtype":"F64","shape":[1],"data_offsets":[0,8]},"w":{"dtype":"F16","shape":[1],"data_offsets":[8,10]}}"#;
     scratch.write("model.safetensors", safetensors(header, &[0; 10]));
     let checkpoint = Checkpoint::open(scratch.path()).unwrap();
     assert_eq!(checkpoint.tensor("w").unwrap().data.len(), 2);
     assert_says(
         &checkpoint.tensor("ids").unwrap_err().to_string(),
-        &["`ids`", "I64", "BF16"],
+        &["`ids`", "F64", "BF16"],
     );
 }
 

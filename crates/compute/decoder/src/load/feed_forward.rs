@@ -11,7 +11,7 @@ use crate::error::DecoderError;
 use crate::feed_forward::{FeedForward, Mixture, Mlp};
 use crate::recipe::{LayerRecipes, Recipe};
 use crate::shard::Inputs;
-use crate::source::{TensorRows, vector};
+use crate::source::{MatrixRows, vector};
 use crate::spec::{self, ExpertsSpec, MlpSpec};
 
 /// Recipes of a dense feed-forward or of one expert, by role.
@@ -203,7 +203,7 @@ impl Loader<'_> {
     /// A matrix of `n` x hidden size in f32.
     fn floats(&self, recipe: &Recipe, n: usize) -> Result<Packed, DecoderError> {
         let k = self.spec.hidden;
-        let rows = TensorRows::open(self.tensors, recipe, n, k)?;
+        let rows = MatrixRows::open(self.tensors, recipe, n, k)?;
         self.pack(WeightFormat::F32, n, k, &rows)
     }
 

@@ -3,7 +3,6 @@
 
 use std::ops::Range;
 
-use penstock_checkpoint::DType;
 use penstock_kernels::{GroupRow, Latent, Packed, RowSource, WeightFormat};
 
 use super::attention::times;
@@ -12,7 +11,7 @@ use crate::error::DecoderError;
 use crate::model::LatentProjections;
 use crate::options::Numerics;
 use crate::recipe::{LayerRecipes, Recipe};
-use crate::source::TensorRows;
+use crate::source::MatrixRows;
 use crate::spec::LatentSpec;
 
 /// A transposed matrix.
@@ -24,7 +23,7 @@ struct Transposed {
 
 impl Transposed {
     /// Reads a matrix of `rows` x `columns`.
-    fn of(source: &TensorRows<'_>, rows: usize, columns: usize) -> Result<Self, DecoderError> {
+    fn of(source: &MatrixRows<'_>, rows: usize, columns: usize) -> Result<Self, DecoderError> {
         let mut values = vec![0.0; rows * columns];
         let each = values.chunks_exact_mut(columns).enumerate();
         each.for_each(|(row, out)| source.fill_f32(row, out));
@@ -50,10 +49,6 @@ fn some_rows(recipe: &Recipe, rows: Range<usize>) -> Recipe {
         rows,
         ..recipe.clone()
     }
-}
-
-fn is_float(dtype: DType) -> bool {
-    matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
 }
 
 impl Loader<'_> {
@@ -88,7 +83,7 @@ impl Loader<'_> {
         };
         if let Some(kv_b) = &weights.kv_b {
             let rows = a.heads * (a.plain_dim + a.value_dim);
-            TensorRows::open(self.tensors, kv_b, rows, a.kv_rank)?;
+            MatrixRows::open(self.tensors, kv_b, rows, a.kv_rank)?;
         }
         Ok(LatentProjections {
             shape: Latent {
@@ -120,17 +115,17 @@ impl Loader<'_> {
         let (n, k) = (a.kv_rank, a.plain_dim);
         if let Some(stack) = &weights.k_b {
             let recipe = stack.clone().of_expert(head);
-            let rows = TensorRows::open(self.tensors, &recipe, n, k)?;
-            return self.pack(self.numerics.form(rows.dtype()), n, k, &rows);
+            let rows = MatrixRows::open(self.tensors, &recipe, n, k)?;
+            return self.pack(self.numerics.form(rows.native()), n, k, &rows);
         }
         let first = head * (k + a.value_dim);
         let keys = some_rows(role("kv_b", &weights.kv_b)?, first..first + k);
-        let rows = TensorRows::open(self.tensors, &keys, k, n)?;
+        let rows = MatrixRows::open(self.tensors, &keys, k, n)?;
         // Groups of stored codes share a scale along the dimension that the transposition
         // exchanges, so the codes are requantised, to 8 bits.
         let form = match self.numerics {
-            Numerics::AsStored { .. } if !is_float(rows.dtype()) => WeightFormat::W8,
-            numerics => numerics.form(rows.dtype()),
+            Numerics::AsStored { .. } if rows.is_quantised() => WeightFormat::W8,
+            numerics => numerics.form(rows.native()),
         };
         let turned = Transposed::of(&rows, k, n)?;
         Ok(Packed::pack(self.cpu.threads(), form, n, k, &turned))
@@ -151,7 +146,7 @@ impl Loader<'_> {
                 some_rows(role("kv_b", &weights.kv_b)?, first..first + n)
             }
         };
-        let rows = TensorRows::open(self.tensors, &recipe, n, k)?;
-        self.pack(self.numerics.form(rows.dtype()), n, k, &rows)
+        let rows = MatrixRows::open(self.tensors, &recipe, n, k)?;
+        self.pack(self.numerics.form(rows.native()), n, k, &rows)
     }
 }

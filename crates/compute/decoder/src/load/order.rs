@@ -43,6 +43,10 @@ pub(crate) fn add_in_order(
 }
 
 fn add(tensors: &mut ReadAhead<'_>, recipe: &Recipe) {
+    // The loader reads these whole before the codes.
+    if let Some(codes) = &recipe.codes {
+        codes.others().for_each(|name| tensors.add(name, None));
+    }
     tensors.add(&recipe.tensor, recipe.expert);
     if let Some(scales) = &recipe.scales {
         tensors.add(scales, None);

@@ -15,6 +15,7 @@ mod mixtures;
 mod parallel;
 mod plans;
 mod pooling;
+mod quantised;
 mod reference;
 mod routing;
 mod sampler;

@@ -1,6 +1,7 @@
 //! Shared by the decoder tests: fixtures, a simple scheduler, and files to damage.
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub(crate) mod codes;
 pub(crate) mod files;
 pub(crate) mod logits;
 pub(crate) mod ranks;
@@ -442,7 +443,7 @@ impl Drop for Scratch {
     }
 }
 
-fn safetensors(tensors: &[Stored]) -> Vec<u8> {
+pub(crate) fn safetensors(tensors: &[Stored]) -> Vec<u8> {
     let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
     for t in tensors {
         let begin = data.len();
