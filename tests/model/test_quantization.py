@@ -203,6 +203,20 @@ def _replaced(settings: dict[str, Any], chance: random.Random, value: object) ->
     return {**settings, key: _replaced(inner, chance, value) if deeper else value}
 
 
+@pytest.mark.parametrize(
+    ("packing", "layout"),
+    [
+        ("auto_round", "gptq_v2"),
+        ("auto_round:gptqmodel", "gptq_v2"),
+        ("auto_round:auto_gptq", "gptq"),
+        ("auto_round:auto_awq", "awq"),
+    ],
+)
+def test_auto_round_stores_zero_points_as_its_packing_says(packing: str, layout: str) -> None:
+    found = read(ROUND | {"packing_format": packing})
+    assert [scheme.layout for scheme in found.schemes] == [layout]
+
+
 def test_older_keys_and_files() -> None:
     older = quantization(Fields(FILE, {"compression_config": ct({"Linear": W4})}))
     assert older is not None

@@ -22,14 +22,16 @@ _NAME = re.compile(r"[\w.]+")
 _GPTQ_FORMATS: dict[str, Layout] = {"gptq": "gptq", "gptq_v2": "gptq_v2"}
 _AWQ_VERSIONS = ("gemm",)
 _PACKINGS: dict[str, Layout] = {
-    "auto_round": "gptq",
+    "auto_round": "gptq_v2",
     "auto_round:auto_gptq": "gptq",
     "auto_round:gptq": "gptq",
-    "auto_round:gptqmodel": "gptq",
+    "auto_round:gptqmodel": "gptq_v2",
     "auto_round:auto_awq": "awq",
     "auto_round:awq": "awq",
 }
-"""AutoRound's formats of GPTQ's and AWQ's layout."""
+"""AutoRound's formats of GPTQ's and AWQ's layout. Source: auto-round 0.16, inference/backend.py:
+those of GPTQ_FORMAT_NO_ZP store zero points as they are.
+"""
 
 
 def gptq(fields: Fields, _dtype: str) -> Quantization:
