@@ -28,7 +28,13 @@ SAFETENSORS = {
     "BF16": torch.bfloat16,
     "F8_E4M3": torch.float8_e4m3fn,
     "U8": torch.uint8,
+    "I8": torch.int8,
+    "I32": torch.int32,
+    "I64": torch.int64,
 }
+"""Element types that are read. Tensors of others may be in a file, but not in a recipe."""
+INTEGERS = ("I8", "I32", "I64")
+"""Types whose elements are codes, or sizes."""
 GGUF_FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 DEFAULT_ALIGNMENT = 32
 
@@ -102,16 +108,19 @@ class Stored:
     @property
     def is_plain(self) -> bool:
         """True if the elements need at most a conversion of their type, and no dequantisation."""
-        return self.blocks is None and self.dtype not in ("U8", "F8_E4M3")
+        return self.blocks is None and self.dtype not in ("U8", "F8_E4M3", *INTEGERS)
 
     @property
     def kind(self) -> torch.dtype:
         """torch type of the stored elements; uint8 for quantised blocks, which are read
-        as bytes.
+        as bytes. Raises PenstockError, which names the tensor, for a type that is not read.
         """
         if self.blocks is not None:
             return torch.uint8
-        return SAFETENSORS.get(self.dtype) or GGUF_FLOATS[self.dtype]
+        kind = SAFETENSORS.get(self.dtype) or GGUF_FLOATS.get(self.dtype)
+        if kind is None:
+            raise PenstockError(f"tensor {self.name!r} has the type {self.dtype}; not read")
+        return kind
 
     def row_bytes(self, dimensions: int = 1) -> int:
         """Bytes of a row, which spans the last `dimensions` dimensions."""
@@ -158,6 +167,12 @@ def read_whole(stored: Stored, memory: memoryview, offset: int) -> None:
             f"{stored.file.path}: has {stored.file.size_now()} bytes and had {stored.file.size} "
             f"when it was opened; tensor {stored.name!r} cannot be read at byte {offset}"
         )
+
+
+def wrong_shape(stored: Stored, expected: tuple[int, ...]) -> PenstockError:
+    return PenstockError(
+        f"tensor {stored.name!r} has the shape {list(stored.shape)}, not {list(expected)}"
+    )
 
 
 class Checkpoint:
@@ -220,11 +235,12 @@ def _safetensors_file(path: Path) -> Iterator[Stored]:
         (size,) = struct.unpack("<Q", _read(file, 0, 8))
         header = json.loads(_read(file, 8, size))
         for name, entry in header.items():
-            if name == "__metadata__" or entry["dtype"] not in SAFETENSORS:
+            if name == "__metadata__":
                 continue
             start, end = entry["data_offsets"]
-            shape = tuple(entry["shape"])
-            if end - start != math.prod(shape) * SAFETENSORS[entry["dtype"]].itemsize:
+            shape, kind = tuple(entry["shape"]), SAFETENSORS.get(entry["dtype"])
+            known = None if kind is None else math.prod(shape) * kind.itemsize
+            if not 0 <= start <= end or known not in (None, end - start):
                 raise ValueError(f"tensor {name!r} of {list(shape)} has {end - start} bytes")
             yield Stored(name, entry["dtype"], shape, file, 8 + size + start, end - start)
     except (KeyError, ValueError, TypeError, struct.error) as error:

@@ -9,8 +9,9 @@ from dataclasses import replace
 
 from penstock.backends.torch.load.attention import load_mixer
 from penstock.backends.torch.load.checkpoint import Checkpoint
+from penstock.backends.torch.load.codes import by_inputs
 from penstock.backends.torch.load.feed_forward import load_feed_forward
-from penstock.backends.torch.load.recipes import EXPERT, Source
+from penstock.backends.torch.load.recipes import EXPERT, Source, tensor_names
 from penstock.backends.torch.load.rope import Rotation, rotation
 from penstock.backends.torch.load.weights import (
     LayerWeights,
@@ -140,12 +141,13 @@ def bytes_to_read(
         experts = shard.experts or range(form.experts if isinstance(form, Experts) else 0)
         for role, recipe in recipes.layers[index].items():
             # A rank that holds columns reads whole rows, and a rank that holds whole experts reads
-            # all of their rows.
+            # all of their rows. Stored rows may be the matrix's columns.
             stacked = EXPERT in recipe.tensor
-            whole = role.endswith(WHOLE_ROWS) or (stacked and shard.experts is not None)
-            for name in (recipe.tensor, recipe.scales):
+            turned = recipe.codes is not None and by_inputs(recipe.codes)
+            whole = role.endswith(WHOLE_ROWS) != turned or (stacked and shard.experts is not None)
+            for name in tensor_names(recipe):
                 each = experts if stacked else [0]
-                for own in (name.replace(EXPERT, str(expert)) for expert in each if name):
+                for own in (name.replace(EXPERT, str(expert)) for expert in each):
                     named[own] = 1 if whole else shard.ranks
     found = ((checkpoint[name].size, ranks) for name, ranks in named.items() if name in checkpoint)
     return sum(size // ranks for size, ranks in found)

@@ -6,13 +6,14 @@ Matrices are read asynchronously: `Source.settle` waits for them. Vectors are re
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 import torch
 
 from penstock.backends.torch.load import dequant
-from penstock.backends.torch.load.checkpoint import Checkpoint, Stored
+from penstock.backends.torch.load.checkpoint import INTEGERS, Checkpoint, Stored, wrong_shape
+from penstock.backends.torch.load.codes import Parameters, coded_matrix
 from penstock.backends.torch.load.uploads import PlainReads, Reads
 from penstock.core import PenstockError
 from penstock.model.spec import Recipe
@@ -23,6 +24,8 @@ META = torch.device("meta")
 CONVERTED_BYTES = 16 << 20
 """Maximum stored bytes of a matrix converted at once. The f32 result and intermediates take a few
 hundred MB."""
+CODED_BYTES = 4 << 20
+"""The same for matrices of integer codes, whose f32 result is eight times as large."""
 
 Place = Callable[[torch.Tensor, slice], None]
 """Callback that receives rows on the device as stored, and their range among the requested rows."""
@@ -73,9 +76,12 @@ class Source:
         """Like `matrix`, but reads into a device tensor of any strides."""
         rows, cols = _or_all(rows, n), _or_all(cols, k)
         stored = self.checkpoint[recipe.tensor]
-        if stored.dtype == "U8":
+        if recipe.codes is not None:
+            self._fill_coded(target, recipe, n, k, rows, cols)
+        elif stored.dtype == "U8":
             self._fill_mxfp4(target, recipe, n, k, rows, cols)
         else:
+            check_type(stored)
             check_shape(recipe, stored, n, k)
             own = stored_cols(cols, recipe)
             if recipe.transposed:
@@ -108,9 +114,17 @@ class Source:
 
         self.stage_rows(recipe, rows, place)
 
-    def stage_rows(self, recipe: Recipe, rows: range, place: Place, dimensions: int = 1) -> None:
-        """Call `place` with the stored bytes of `rows`, in their order, before `settle` returns. A
-        row spans the last `dimensions` dimensions of the stored tensor.
+    def stage_rows(
+        self,
+        recipe: Recipe,
+        rows: range,
+        place: Place,
+        dimensions: int = 1,
+        at_once: int = CONVERTED_BYTES,
+    ) -> None:
+        """Call `place` with the stored bytes of `rows`, in their order and at most `at_once` bytes
+        each time, before `settle` returns. A row spans the last `dimensions` dimensions of the
+        stored tensor.
         """
         uploads, stored = self.uploads, self.checkpoint[recipe.tensor]
         if uploads is None or not rows:
@@ -118,7 +132,7 @@ class Source:
         size, first = stored.row_bytes(dimensions), first_byte(stored, recipe)
         order = rows_in_file(rows, recipe)
         if isinstance(order, slice):
-            most = max(1, CONVERTED_BYTES // size)
+            most = max(1, at_once // size)
             for at in range(0, len(rows), most):
                 count = min(most, len(rows) - at)
 
@@ -133,7 +147,7 @@ class Source:
         places = self.on_device(order - low)
 
         def gathered(data: torch.Tensor) -> None:
-            whole, most = data.view(high - low, size), max(1, CONVERTED_BYTES // size)
+            whole, most = data.view(high - low, size), max(1, at_once // size)
             for at in range(0, len(places), most):
                 part = slice(at, min(at + most, len(places)))
                 place(whole[places[part]], part)
@@ -177,6 +191,39 @@ class Source:
             target[part].copy_(numbers[:, cols])
 
         self.stage_rows(recipe, rows, place)
+
+    def _fill_coded(
+        self, target: torch.Tensor, recipe: Recipe, n: int, k: int, rows: range, cols: range
+    ) -> None:
+        """Fill `target` from integer codes with scales and zero points."""
+        matrix = coded_matrix(self.checkpoint, recipe, n, k)
+        if self.uploads is None:
+            return
+        order, own = rows_in_file(rows, recipe), stored_cols(cols, recipe)
+        scales, zeros, group = map(self.on_device, matrix.parameters(order))
+        parameters = Parameters(scales, zeros, group)
+        if not matrix.by_inputs:
+
+            def place(picked: torch.Tensor, part: slice) -> None:
+                codes = matrix.of_outputs(picked, own)
+                target[part].copy_(parameters.numbers(codes, part, own))
+
+            self.stage_rows(recipe, rows, place, at_once=CODED_BYTES)
+            return
+        outputs = order if isinstance(order, slice) else self.on_device(order)
+        per = matrix.inputs_per_row
+        first = own.start // per
+
+        def place_inputs(picked: torch.Tensor, part: slice) -> None:
+            start, stop = (per * (first + end) for end in (part.start, part.stop))
+            inside = slice(max(start, own.start), min(stop, own.stop))
+            codes = matrix.of_inputs(picked, outputs)[:, inside.start - start : inside.stop - start]
+            numbers = parameters.numbers(codes, slice(None), inside)
+            target[:, inside.start - own.start : inside.stop - own.start].copy_(numbers)
+
+        stored = Recipe(recipe.tensor, expert=recipe.expert)
+        words = range(first, -(-own.stop // per))
+        self.stage_rows(stored, words, place_inputs, at_once=CODED_BYTES)
 
     def _fill_mxfp4(
         self, target: torch.Tensor, recipe: Recipe, n: int, k: int, rows: range, cols: range
@@ -239,10 +286,8 @@ class Source:
 
     def host_matrix(self, recipe: Recipe, n: int, k: int) -> torch.Tensor:
         """A small matrix [n, k] in f32, in host memory."""
-        if self.uploads is None:
-            check_shape(recipe, self.checkpoint[recipe.tensor], n, k)
-            return torch.empty(n, k, device=META)
-        source = Source(self.checkpoint, torch.float32, PlainReads())
+        reads = None if self.uploads is None else PlainReads()
+        source = Source(self.checkpoint, torch.float32, reads)
         found = source.matrix(recipe, n, k)
         source.check_finite()
         return found
@@ -255,6 +300,7 @@ class Source:
         fits = len(shape) == 1 and stop - start == n and stop <= shape[0]
         if not fits or (recipe.rows is None and shape[0] != n):
             raise wrong_shape(stored, (stop,))
+        check_type(stored)
         if self.uploads is None:
             return torch.empty(n, device=META)
         numbers = stored.rows(recipe.expert)
@@ -304,11 +350,26 @@ def rows_in_file(rows: range, recipe: Recipe) -> slice | torch.Tensor:
     return stored_rows(range(first + rows.start, first + rows.stop), recipe)
 
 
+def check_type(stored: Stored) -> None:
+    """Raise PenstockError for integers where weights are expected."""
+    if stored.dtype in INTEGERS:
+        raise PenstockError(
+            f"tensor {stored.name!r}: integers of type {stored.dtype} without scales; not read"
+        )
+
+
 def block_scales(recipe: Recipe, stored: Stored) -> str:
     """Name of the tensor with the block scales of an FP8 matrix."""
     if recipe.scales is None:
         raise PenstockError(f"tensor {stored.name!r}: 8-bit floats without scales; not read")
     return recipe.scales
+
+
+def tensor_names(recipe: Recipe) -> Iterator[str]:
+    """Names of the tensors of which the recipe reads a share or all."""
+    codes = recipe.codes
+    names = (None, None, None) if codes is None else (codes.scales, codes.zeros, codes.groups)
+    yield from (name for name in (recipe.tensor, recipe.scales, *names) if name is not None)
 
 
 def _or_all(part: range | None, whole: int) -> range:
@@ -321,8 +382,21 @@ def of_expert(recipe: Recipe, expert: int) -> Recipe:
     """
     if EXPERT not in recipe.tensor:
         return replace(recipe, expert=expert)
-    scales = recipe.scales and recipe.scales.replace(EXPERT, str(expert))
-    return replace(recipe, tensor=recipe.tensor.replace(EXPERT, str(expert)), scales=scales)
+
+    def own(name: str | None) -> str | None:
+        return name and name.replace(EXPERT, str(expert))
+
+    codes = recipe.codes
+    if codes is not None:
+        codes = replace(
+            codes,
+            scales=codes.scales.replace(EXPERT, str(expert)),
+            zeros=own(codes.zeros),
+            groups=own(codes.groups),
+            shape=own(codes.shape),
+        )
+    tensor = recipe.tensor.replace(EXPERT, str(expert))
+    return replace(recipe, tensor=tensor, scales=own(recipe.scales), codes=codes)
 
 
 def stored_rows(rows: range, recipe: Recipe) -> slice | torch.Tensor:
@@ -354,9 +428,3 @@ def check_shape(recipe: Recipe, stored: Stored, n: int, k: int) -> None:
     if not fits:
         wanted = (rows[1], cols[1])
         raise wrong_shape(stored, wanted[::-1] if recipe.transposed else wanted)
-
-
-def wrong_shape(stored: Stored, expected: tuple[int, ...]) -> PenstockError:
-    return PenstockError(
-        f"tensor {stored.name!r} has the shape {list(stored.shape)}, not {list(expected)}"
-    )
