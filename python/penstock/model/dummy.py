@@ -220,7 +220,8 @@ class _Layout:
         scheme = Scheme(codes.layout, "int", codes.bits, (codes.rows, codes.cols))
         scheme = replace(scheme, zero_points=codes.zeros is not None)
         stored = {each.name: each for each in tensors(scheme, matrix.outputs, matrix.inputs)}
-        name = f"{role}.{matrix.outputs}.{matrix.inputs}"
+        form = f"{codes.layout}{codes.bits}.{codes.cols}{'z' if codes.zeros else ''}"
+        name = f"{role}.{matrix.outputs}.{matrix.inputs}.{form}"
         own = f".{EXPERT}" if separate else ""
         scale = FLOATS[scheme.scale](code_scale(self.spread, codes.bits))
         code, scales, zeros = _WORDS.get(codes.layout, _WORDS["gptq"])

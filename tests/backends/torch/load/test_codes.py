@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from penstock.backends.torch.load.checkpoint import Checkpoint, Stored
 from penstock.backends.torch.load.recipes import Source, of_expert
 from penstock.backends.torch.load.uploads import PlainReads
 from penstock.core import PenstockError
+from penstock.model.dummy import dummy_weights
 from penstock.model.load import ModelInfo, load_model
 from penstock.model.spec import CodeLayout, Codes, Recipe
 from tests.backends.torch.driving import Driver, backend
@@ -64,6 +66,15 @@ def test_logits_are_those_of_the_dequantised_weights(checkpoint: str) -> None:
     error = np.abs(logprobs[expected.first :] - expected.logprobs).max()
     assert error <= TOLERANCE * np.abs(expected.logits).max()
     assert greedy[: len(expected.greedy)] == expected.greedy
+
+
+@pytest.mark.parametrize("checkpoint", ["gptq-asym", "packed8-asym", "awq"])
+def test_dummy_codes_have_the_groups_of_their_modules(checkpoint: str) -> None:
+    with dummy_weights(load_model(QUANTISED / checkpoint), 7) as info:
+        read_from = Source(Checkpoint(Path(info.paths[0])), torch.float32, PlainReads())
+        for recipe, n, k in matrices(info):
+            assert recipe.codes is not None
+            assert read_from.matrix(recipe, n, k).std() > 0
 
 
 @pytest.mark.parametrize("checkpoint", ["gptq-order", "awq", "packed4-asym", "gptq8-asym"])
