@@ -1,4 +1,7 @@
-"""The tiny checkpoints in tests/fixtures/tiny that have a specification in tests/fixtures/specs."""
+"""The tiny checkpoints in tests/fixtures/tiny that have a specification in tests/fixtures/specs.
+Those in MAPPINGS have no arithmetic that those in FAMILIES have not: tests of the arithmetic need
+not repeat them.
+"""
 
 FAMILIES = (
     "alternating",
@@ -42,4 +45,18 @@ GGUF_FAMILIES = (
     "qwen3.gguf",
     "qwen3moe.gguf",
     "yarn.gguf",
+)
+
+MAPPINGS = (
+    "ernie45moe",
+    "glm4moelite",
+    "qwen3vlmoe",
+    "seedoss",
+    "smollm3",
+)
+
+GGUF_MAPPINGS = (
+    "ernie45moe.gguf",
+    "seedoss.gguf",
+    "smollm3.gguf",
 )

@@ -10,12 +10,12 @@ import pytest
 pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
 
 from penstock import LLM, SamplingParams
-from tests.families import FAMILIES, GGUF_FAMILIES
+from tests.families import FAMILIES, GGUF_FAMILIES, GGUF_MAPPINGS, MAPPINGS
 from tests.grammar.vocabulary import write_tokenizer
 from tests.real_ranks import TINY
 
 
-@pytest.mark.parametrize("file", FAMILIES + GGUF_FAMILIES)
+@pytest.mark.parametrize("file", FAMILIES + GGUF_FAMILIES + MAPPINGS + GGUF_MAPPINGS)
 def test_greedy_answers_are_those_of_transformers(tmp_path: Path, file: str) -> None:
     """With a tokenizer beside them, because these checkpoints have none."""
     write_tokenizer(tmp_path, {})

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from penstock.model import ModelError
+from penstock.model.families import GGUF_ARCHITECTURES
 from penstock.model.spec import (
     Attention,
     Experts,
@@ -151,7 +152,7 @@ REFUSALS: list[tuple[dict[str, object], dict[str, list[int] | None], str, str]] 
         {"general.architecture": "gemma"},
         {},
         "general.architecture = 'gemma'",
-        "gemma3 glm4moe gpt2 gpt-oss lfm2 lfm2moe llama llama4 phi3 qwen2 qwen2moe qwen3 qwen3moe",
+        " ".join(GGUF_ARCHITECTURES),
     ),
     ({"general.architecture": None}, {}, "general.architecture is missing", ""),
     ({"llama.expert_count": 8}, {}, "llama.expert_used_count is missing", ""),

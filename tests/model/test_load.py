@@ -9,7 +9,7 @@ import pytest
 
 from penstock.model import GenerationDefaults, ModelError, load_model, sampling_defaults
 from penstock.model.files import tensor_names, weight_map
-from tests.families import FAMILIES, GGUF_FAMILIES
+from tests.families import FAMILIES, GGUF_FAMILIES, GGUF_MAPPINGS, MAPPINGS
 
 ADDED = {"7": {"content": "<|end|>"}, "8": {"content": "<s>"}}
 
@@ -185,7 +185,7 @@ def test_code_beside_the_weights_stays_unread(load_hf: Any, tmp_path: Path) -> N
     )
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", FAMILIES + MAPPINGS)
 def test_tiny_checkpoints_give_the_specs_that_the_decoder_is_tested_with(
     repository: Path, name: str
 ) -> None:
@@ -198,7 +198,7 @@ def test_tiny_checkpoints_give_the_specs_that_the_decoder_is_tested_with(
     assert info.tokens.stop == (0, 2)
 
 
-@pytest.mark.parametrize("name", GGUF_FAMILIES)
+@pytest.mark.parametrize("name", GGUF_FAMILIES + GGUF_MAPPINGS)
 def test_tiny_gguf_through_the_native_reader(repository: Path, name: str) -> None:
     pytest.importorskip("penstock._native", reason="the extension is not built")
     fixtures = repository / "tests" / "fixtures"

@@ -81,6 +81,7 @@ def attention_of(spec: DecoderSpec) -> Row:
         "qkv_bias": first.qkv_bias,
         "qk_norm": first.qk_norm is not None,
         "qk_norm_after": first.qk_norm_after is not None,
+        "unrotated": sum(mixer.rope is None for mixer in mixers),
         "softcap": first.softcap,
         "sinks": first.sinks,
     }

@@ -23,7 +23,7 @@ from penstock.model.sizing import (
     whole,
 )
 from penstock.model.spec import DecoderSpec, Experts
-from tests.families import FAMILIES, GGUF_FAMILIES
+from tests.families import FAMILIES, GGUF_FAMILIES, GGUF_MAPPINGS, MAPPINGS
 from tests.real_ranks import TINY, exact_config
 
 pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
@@ -55,7 +55,7 @@ def assert_equal(info: ModelInfo, grid: Grid, rank: int, loaded: Loaded, form: s
     assert packed(info.spec, grid, rank, form) == loaded.facts.weights_bytes
 
 
-@pytest.mark.parametrize("family", FAMILIES + GGUF_FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES + GGUF_FAMILIES + MAPPINGS + GGUF_MAPPINGS)
 def test_weights_and_kv_are_those_of_the_loaded_decoder(family: str) -> None:
     info = load_model(TINY / family)
     for settings, form in (

@@ -29,7 +29,7 @@ from penstock.model.spec import Attention, DecoderSpec, Experts
 from penstock_ops.plan.catalogue import entries
 from penstock_ops.plan.keys import COMPARED
 from penstock_ops.plan.shape import read_shape, text_part
-from tests.families import FAMILIES
+from tests.families import FAMILIES, MAPPINGS
 from tests.real_ranks import TINY
 
 COUNTED: dict[str, dict[str, Any]] = {
@@ -122,7 +122,7 @@ def test_kv_of_a_token(model: str) -> None:
     assert growing / 16 / 1024 == KV_KIB[model]
 
 
-@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "gpt2"])
+@pytest.mark.parametrize("family", [name for name in FAMILIES + MAPPINGS if name != "gpt2"])
 def test_a_shape_has_the_matrices_of_the_family(family: str) -> None:
     """What a family's own mapping gives is what the keys alone give, but for norms and biases."""
     config = json.loads((TINY / family / "config.json").read_text())

@@ -2,6 +2,7 @@
 GGUF keys.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from penstock.model import rope
@@ -33,7 +34,12 @@ LARGEST_VOCAB = 1 << 22
 LONGEST_CONTEXT = 1 << 26
 ACTIVATIONS = ("silu", "swish")
 SLIDING = "sliding_attention"
-LAYER_TYPES = (SLIDING, "full_attention")
+FULL = "full_attention"
+LAYER_TYPES = (SLIDING, FULL)
+UNROTATED_PERIOD = 4
+"""In families without rope in some layers, these are every 4th unless the config says
+otherwise.
+"""
 BLOCK = [128, 128]
 """Rows and columns of the block that shares a scale in checkpoints with FP8 weights."""
 MOE_KEYS = ("num_experts", "num_local_experts", "n_routed_experts")
@@ -132,6 +138,53 @@ def _layers(
     )
 
 
+def with_attention(spec: DecoderSpec, change: Callable[[int, Attention], Attention]) -> DecoderSpec:
+    """The spec with the attention of each layer replaced by `change(layer, attention)`."""
+
+    def changed(i: int, layer: Layer) -> Layer:
+        assert isinstance(layer.mixer, Attention)
+        return replace(layer, mixer=change(i, layer.mixer))
+
+    return replace(spec, layers=tuple(changed(i, layer) for i, layer in enumerate(spec.layers)))
+
+
+def with_defaults(config: Fields, **values: object) -> Fields:
+    """The config with these values for the keys that it lacks."""
+    return config.changed({key: value for key, value in values.items() if config.get(key) is None})
+
+
+def rotating_layers(config: Fields) -> list[bool]:
+    """Which layers have rope, in Llama 4 and SmolLM3. Despite its name, `no_rope_layers` is 1 for
+    layers with rope. Without it, every `no_rope_layer_interval`-th layer (4th by default) has none.
+    """
+    layers, listed = hf_layers(config), config.get("no_rope_layers")
+    if not listed:
+        period = config.integer("no_rope_layer_interval", 1, MOST_LAYERS, default=UNROTATED_PERIOD)
+        return unrotated_every(layers, period)
+    if not isinstance(listed, list) or len(listed) != layers or not set(listed) <= {0, 1}:
+        raise config.refuse("no_rope_layers", f"{layers} entries of 0 or 1")
+    return [bool(rotates) for rotates in listed]
+
+
+def unrotated_every(layers: int, period: int) -> list[bool]:
+    """Which layers have rope if every `period`-th has none."""
+    return [(i + 1) % period != 0 for i in range(layers)]
+
+
+def typed_windows(config: Fields, window: int, default: list[str]) -> tuple[int | None, ...]:
+    """Windows of the layers that `layer_types` (or `default` without it) calls sliding."""
+    types, layers = config.get("layer_types"), hf_layers(config)
+    if types is None:
+        types = default
+    if (
+        not isinstance(types, list)
+        or len(types) != layers
+        or not all(kind in LAYER_TYPES for kind in types)
+    ):
+        raise config.refuse("layer_types", f"{layers} entries, each of {' '.join(LAYER_TYPES)}")
+    return tuple(window if kind == SLIDING else None for kind in types)
+
+
 def _refuse_foreign_features(config: Fields, *, quantised: bool) -> None:
     if config.get("hidden_act") not in ACTIVATIONS:
         raise config.refuse("hidden_act", " ".join(ACTIVATIONS))
@@ -200,18 +253,12 @@ def upper_windows(config: Fields) -> Windows:
     window = config.integer("sliding_window", 1, LONGEST_CONTEXT)
     layers = hf_layers(config)
     types = config.get("layer_types")
+    default = []
     if types is None:
         first = config.integer("max_window_layers", 0, MOST_LAYERS)
-        sliding = [layer >= first for layer in range(layers)]
-    elif (
-        isinstance(types, list)
-        and len(types) == layers
-        and all(kind in LAYER_TYPES for kind in types)
-    ):
-        sliding = [kind == SLIDING for kind in types]
-    else:
-        raise config.refuse("layer_types", f"{layers} entries, each of {' '.join(LAYER_TYPES)}")
-    return tuple(window if slides else None for slides in sliding) if any(sliding) else None
+        default = [SLIDING if layer >= first else FULL for layer in range(layers)]
+    windows = typed_windows(config, window, default)
+    return windows if any(windows) else None
 
 
 def gguf_spec(

@@ -85,6 +85,19 @@ def stored_names(directory: Path) -> set[str]:
         return set()
 
 
+def tensor_shape(directory: Path, name: str) -> tuple[int, ...] | None:
+    """The shape of a tensor in a directory's safetensors files; None if no file has it."""
+    index = directory / "model.safetensors.index.json"
+    owner = weight_map(index).get(name) if index.is_file() else "model.safetensors"
+    if owner is None or not (directory / owner).exists():
+        return None
+    row = safetensors_header(directory / owner).get(name)
+    shape = row.get("shape") if isinstance(row, dict) else None
+    if not isinstance(shape, list) or not all(isinstance(size, int) for size in shape):
+        return None
+    return tuple(shape)
+
+
 def safetensors_header(file: Path) -> dict[str, object]:
     """The JSON header of a safetensors file. Raises ModelError."""
     try:

@@ -17,6 +17,7 @@ from penstock.model.spec import (
 )
 
 GGUF_ROPE_FACTORS = "rope_freqs.weight"
+_PREFIX = "model."
 
 _HF_MODULES = {
     "mixer_norm": "input_layernorm",
@@ -108,9 +109,9 @@ def hf_recipes(
     interleaved: bool = False,
     block_scales: bool = False,
 ) -> WeightRecipes:
-    """Recipes for a Hugging Face checkpoint of a `*ForCausalLM` class. `interleaved`: rope rows of
-    latent attention are stored for interleaved rotation. `block_scales`: matrices of the layers are
-    8-bit floats, each with a tensor of scales.
+    """Recipes for a Hugging Face checkpoint of a `*ForCausalLM` class. `interleaved`: q and k rows
+    (in latent attention, rope rows) are stored for interleaved rotation. `block_scales`: matrices
+    of the layers are 8-bit floats, each with a tensor of scales.
     """
 
     def stored(role: str, recipe: Recipe) -> Recipe:
@@ -132,6 +133,38 @@ def hf_recipes(
         head=None if spec.tied_embeddings else Recipe("lm_head.weight"),
         layers=tuple(layer_recipes(i, layer) for i, layer in enumerate(spec.layers)),
     )
+
+
+def with_prefix(weights: WeightRecipes, prefix: str, head: str = "lm_head.weight") -> WeightRecipes:
+    """Recipes of `hf_recipes` for a model within a larger one, whose tensors have `prefix` in place
+    of `model.`. `head`: name of the output head's tensor.
+    """
+
+    def moved(recipe: Recipe) -> Recipe:
+        scales = recipe.scales and prefix + recipe.scales.removeprefix(_PREFIX)
+        return replace(recipe, tensor=prefix + recipe.tensor.removeprefix(_PREFIX), scales=scales)
+
+    return replace(
+        weights,
+        embed=moved(weights.embed),
+        final_norm=moved(weights.final_norm),
+        head=weights.head and replace(weights.head, tensor=head),
+        layers=tuple(
+            {role: moved(recipe) for role, recipe in layer.items()} for layer in weights.layers
+        ),
+    )
+
+
+def with_roles(weights: WeightRecipes, roles: Mapping[str, str | None]) -> WeightRecipes:
+    """The recipes with the weights of other modules for some roles: `{}` in a module's name is the
+    layer's number, None removes a role.
+    """
+
+    def layer(i: int, own: dict[str, Recipe]) -> dict[str, Recipe]:
+        changed = {role: Recipe(f"{name.format(i)}.weight") for role, name in roles.items() if name}
+        return {role: each for role, each in own.items() if role not in roles} | changed
+
+    return replace(weights, layers=tuple(layer(i, own) for i, own in enumerate(weights.layers)))
 
 
 def gguf_recipes(

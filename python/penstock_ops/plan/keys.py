@@ -71,7 +71,8 @@ NEUTRAL = re.compile(
     |attn_implementation|scale_emb|dim_model_base|vision_\w+|audio_\w+|image_\w+|video_\w+|\w*fp32_\w+|need_fp32_gate
     |attention_(bias|dropout|value_scale|temperature\w*)|floor_scale|attn_(scale|temperature\w*)
     |rms_norm\w*|use_(bias|gemma_norm|grouped_topk|mrope|qkv_bias|rms_norm|routing_bias)
-    |use_head_wise_attn_gate|final_logit_softcapping|use_moe|moe_renormalize|use_parallel_residual)
+    |use_head_wise_attn_gate|final_logit_softcapping|use_moe|moe_renormalize|moe_norm_min
+    |use_parallel_residual)
     """,
     re.VERBOSE,
 )

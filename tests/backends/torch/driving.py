@@ -7,7 +7,6 @@ from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from penstock.core import Allocation, LogprobRow, Registration, StepPlan, StepRe
 from penstock.core.plan import LAST_SAMPLED
 from penstock.engine.startup import read_model
 from tests.fakes.sampling import encode
-from tests.real_ranks import TINY, VOCAB, exact_config
+from tests.real_ranks import VOCAB, exact_config
 
 BLOCK = 16
 HANG = 300.0
@@ -172,7 +171,3 @@ def dense(rows: list[LogprobRow]) -> np.ndarray:
 
 def is_gguf(model: str) -> bool:
     return model.endswith(".gguf")
-
-
-def gguf_models() -> list[str]:
-    return sorted(path.name for path in Path(TINY).glob("*.gguf"))

@@ -13,8 +13,8 @@ import pytest
 
 from penstock.core import Pooling
 from penstock.core.plan import LAST_SAMPLED
-from tests.backends.torch.driving import HANG, Driver, Part, backend, dense, gguf_models
-from tests.families import FAMILIES
+from tests.backends.torch.driving import HANG, Driver, Part, backend, dense
+from tests.families import FAMILIES, GGUF_FAMILIES, MAPPINGS
 from tests.real_ranks import TINY
 
 MARGIN = 1e-4
@@ -46,7 +46,7 @@ def read(
         return dense(rows), driver.greedy(0, first, 16)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES + MAPPINGS)
 def test_a_family_has_the_logits_of_transformers(family: str) -> None:
     prompt, greedy, expected = reference(family)
     logprobs, found = read(family, prompt, len(prompt))
@@ -54,7 +54,7 @@ def test_a_family_has_the_logits_of_transformers(family: str) -> None:
     assert found == greedy
 
 
-@pytest.mark.parametrize("model", [*FAMILIES, *gguf_models()])
+@pytest.mark.parametrize("model", [*FAMILIES, *GGUF_FAMILIES])
 def test_a_checkpoint_has_the_logits_of_the_native_decoder_in_any_chunks(model: str) -> None:
     native, greedy = read(model, PROMPT, len(PROMPT), device="cpu")
     for chunk in (len(PROMPT), 7):

@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 from penstock.model.families import (
     deepseek,
+    ernie4_5,
     gemma,
     glm4_moe,
+    glm4_moe_lite,
     gpt2,
     gpt_oss,
     lfm2,
@@ -19,6 +21,9 @@ from penstock.model.families import (
     qwen2_moe,
     qwen3,
     qwen3_moe,
+    qwen3_vl,
+    seed_oss,
+    smollm3,
 )
 from penstock.model.fields import Fields
 from penstock.model.gguf import GgufHeader
@@ -29,12 +34,16 @@ Mapped = tuple[DecoderSpec, WeightRecipes]
 HF_ARCHITECTURES: dict[str, Callable[[Fields], Mapped]] = {
     "DeepseekV2ForCausalLM": deepseek.from_hf_2,
     "DeepseekV3ForCausalLM": deepseek.from_hf_3,
+    "Ernie4_5ForCausalLM": ernie4_5.from_hf,
+    "Ernie4_5_ForCausalLM": ernie4_5.from_hf,
+    "Ernie4_5_MoeForCausalLM": ernie4_5.from_hf_moe,
     "GPT2LMHeadModel": gpt2.from_hf,
     "GptOssForCausalLM": gpt_oss.from_hf,
     "Gemma2ForCausalLM": gemma.from_hf_2,
     "Gemma3ForCausalLM": gemma.from_hf_3,
     "Gemma3ForConditionalGeneration": gemma.from_hf_3_text,
     "Glm4MoeForCausalLM": glm4_moe.from_hf,
+    "Glm4MoeLiteForCausalLM": glm4_moe_lite.from_hf,
     "Lfm2ForCausalLM": lfm2.from_hf,
     "Lfm2MoeForCausalLM": lfm2.from_hf_moe,
     "Llama4ForCausalLM": llama4.from_hf,
@@ -47,11 +56,17 @@ HF_ARCHITECTURES: dict[str, Callable[[Fields], Mapped]] = {
     "Qwen2MoeForCausalLM": qwen2_moe.from_hf,
     "Qwen3ForCausalLM": qwen3.from_hf,
     "Qwen3MoeForCausalLM": qwen3_moe.from_hf,
+    "Qwen3VLForConditionalGeneration": qwen3_vl.from_hf,
+    "Qwen3VLMoeForConditionalGeneration": qwen3_vl.from_hf_moe,
+    "SeedOssForCausalLM": seed_oss.from_hf,
+    "SmolLM3ForCausalLM": smollm3.from_hf,
 }
 """Families of Hugging Face checkpoints, keyed by an entry of `architectures` in config.json."""
 
 GGUF_ARCHITECTURES: dict[str, Callable[[GgufHeader], Mapped]] = {
     "deepseek2": deepseek.from_gguf,
+    "ernie4_5": ernie4_5.from_gguf,
+    "ernie4_5-moe": ernie4_5.from_gguf_moe,
     "gemma2": gemma.from_gguf_2,
     "gemma3": gemma.from_gguf_3,
     "glm4moe": glm4_moe.from_gguf,
@@ -66,5 +81,9 @@ GGUF_ARCHITECTURES: dict[str, Callable[[GgufHeader], Mapped]] = {
     "qwen2moe": qwen2_moe.from_gguf,
     "qwen3": qwen3.from_gguf,
     "qwen3moe": qwen3_moe.from_gguf,
+    "qwen3vl": qwen3_vl.from_gguf,
+    "qwen3vlmoe": qwen3_vl.from_gguf_moe,
+    "seed_oss": seed_oss.from_gguf,
+    "smollm3": smollm3.from_gguf,
 }
 """Families of GGUF files, keyed by their value of `general.architecture`."""

@@ -6,7 +6,14 @@ from penstock.model import common, experts, rope
 from penstock.model.fields import Fields
 from penstock.model.gguf import GgufHeader
 from penstock.model.recipes import gguf_recipes, hf_recipes
-from penstock.model.spec import DecoderSpec, LatentAttention, Norm, Rope, Router, WeightRecipes
+from penstock.model.spec import (
+    DecoderSpec,
+    FeedForward,
+    LatentAttention,
+    Norm,
+    Rope,
+    WeightRecipes,
+)
 
 LATENT_EPS = 1e-6
 """Epsilon of the norms of latents, which is not in the metadata. The other norms may have another
@@ -18,7 +25,8 @@ Mapped = tuple[DecoderSpec, WeightRecipes]
 def from_hf_2(config: Fields) -> Mapped:
     if config.get("scoring_func") not in (None, "softmax"):
         raise config.refuse("scoring_func", "softmax")
-    return _from_hf(config, "deepseek2", experts.softmax_router(config))
+    layers = experts.deepseek_layers(config, experts.softmax_router(config))
+    return latent_from_hf(config, "deepseek2", layers)
 
 
 def from_hf_3(config: Fields) -> Mapped:
@@ -26,12 +34,13 @@ def from_hf_3(config: Fields) -> Mapped:
         raise config.refuse("scoring_func", "sigmoid")
     if config.get("topk_method") not in (None, "noaux_tc"):
         raise config.refuse("topk_method", "noaux_tc")
-    return _from_hf(config, "deepseek3", experts.sigmoid_router(config))
+    layers = experts.deepseek_layers(config, experts.sigmoid_router(config))
+    return latent_from_hf(config, "deepseek3", layers)
 
 
-def _from_hf(config: Fields, family: str, router: Router) -> Mapped:
-    """Spec and recipes of a config.json. Multi-token prediction layers (after `num_hidden_layers`)
-    are skipped.
+def latent_from_hf(config: Fields, family: str, layers: tuple[FeedForward, ...]) -> Mapped:
+    """Spec and recipes of a config.json with DeepSeek's keys, and `layers` as its feed-forwards.
+    Multi-token prediction layers (after `num_hidden_layers`) are skipped.
     """
     if config.flag("attention_bias", default=False):
         raise config.refuse("attention_bias", "false")
@@ -41,7 +50,7 @@ def _from_hf(config: Fields, family: str, router: Router) -> Mapped:
     spec = common.hf_spec(
         config,
         family,
-        feed_forwards=experts.deepseek_layers(config, router),
+        feed_forwards=layers,
         latent=_hf_attention(config),
         quantised=blocks,
     )

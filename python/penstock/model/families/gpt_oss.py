@@ -66,17 +66,8 @@ def _are_codes(config: Fields) -> bool:
 def _windows(config: Fields) -> tuple[int | None, ...]:
     layers = common.hf_layers(config)
     window = config.integer("sliding_window", 1, common.LONGEST_CONTEXT)
-    types = config.get("layer_types")
-    if types is None:
-        return _in_turn(window, layers)
-    if (
-        not isinstance(types, list)
-        or len(types) != layers
-        or not all(kind in common.LAYER_TYPES for kind in types)
-    ):
-        supported = f"{layers} entries, each of {' '.join(common.LAYER_TYPES)}"
-        raise config.refuse("layer_types", supported)
-    return tuple(window if kind == common.SLIDING else None for kind in types)
+    default = [common.LAYER_TYPES[i % PERIOD] for i in range(layers)]
+    return common.typed_windows(config, window, default)
 
 
 def _in_turn(window: int, layers: int) -> tuple[int | None, ...]:

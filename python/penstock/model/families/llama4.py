@@ -24,8 +24,6 @@ from penstock.model.spec import (
 )
 
 CHUNK = 8192
-PERIOD = 4
-"""Every `PERIOD`-th layer has no rope."""
 TEMPERATURE = Temperature(8192.0, 0.1)
 WITHOUT_NORMS = 128
 """Number of experts of Maverick, the only published model without norms of queries and keys. GGUF
@@ -79,7 +77,7 @@ def _from_hf(config: Fields, prefix: str) -> Mapped:
             config.number("floor_scale", 1.0, 1e9, default=TEMPERATURE.floor),
             config.number("attn_scale", 0.0, 1e6, default=TEMPERATURE.scale),
         )
-    rotating = _rotating(config, layers)
+    rotating = common.rotating_layers(config)
     spec = _with_chunks(spec, rotating, chunk=chunk, eps=eps, temperature=temperature)
     return spec, _hf_recipes(spec, prefix)
 
@@ -115,17 +113,6 @@ def _layers_of_experts(config: Fields, layers: int) -> set[int]:
     if not isinstance(listed, list) or not set(listed) <= set(range(layers)):
         raise config.refuse("moe_layers", f"a list of layers below {layers}")
     return set(listed)
-
-
-def _rotating(config: Fields, layers: int) -> list[bool]:
-    """Which layers have rope. Despite its name, `no_rope_layers` is 1 for layers with rope."""
-    listed = config.get("no_rope_layers")
-    if not listed:
-        period = config.integer("no_rope_layer_interval", 1, common.MOST_LAYERS, default=PERIOD)
-        return [(i + 1) % period != 0 for i in range(layers)]
-    if not isinstance(listed, list) or len(listed) != layers or not set(listed) <= {0, 1}:
-        raise config.refuse("no_rope_layers", f"{layers} entries of 0 or 1")
-    return [bool(rotates) for rotates in listed]
 
 
 def _with_chunks(
@@ -203,7 +190,6 @@ def from_gguf(header: GgufHeader) -> Mapped:
         raise fields.refuse("attention.sliding_window", "files whose attention has chunks")
     dense = Mlp("gated", fields.integer("feed_forward_length", 1, common.WIDEST), "silu")
     spec = common.gguf_spec(header, "llama4", feed_forward=dense)
-    layers = len(spec.layers)
     count = fields.integer("expert_count", 1, experts.MOST_EXPERTS)
     expert = replace(
         dense, intermediate=fields.integer("expert_feed_forward_length", 1, common.WIDEST)
@@ -216,7 +202,7 @@ def from_gguf(header: GgufHeader) -> Mapped:
     )
     spec = _with_chunks(
         replace(spec, layers=mixed),
-        [(i + 1) % PERIOD != 0 for i in range(layers)],
+        common.unrotated_every(len(spec.layers), common.UNROTATED_PERIOD),
         chunk=CHUNK,
         eps=None if count == WITHOUT_NORMS else spec.final_norm.eps,
         temperature=TEMPERATURE,

@@ -28,10 +28,10 @@ from penstock.backends.torch.shard import whole
 from penstock.backends.torch.step.device import Cpu
 from penstock.core import PenstockError
 from penstock.engine.startup import read_model
-from tests.backends.torch.driving import config_of, gguf_models
+from tests.backends.torch.driving import config_of
 from tests.backends.torch.quantised import with_fp8, with_mxfp4
 from tests.backends.torch.test_start import broken
-from tests.families import FAMILIES
+from tests.families import FAMILIES, GGUF_FAMILIES
 
 CPU = torch.device("cpu")
 
@@ -367,7 +367,7 @@ def same(ours: Tensor, theirs: Tensor) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "auto"])
-@pytest.mark.parametrize("family", [*FAMILIES, *gguf_models()])
+@pytest.mark.parametrize("family", [*FAMILIES, *GGUF_FAMILIES])
 def test_weights_are_those_of_plain_reads_bit_for_bit(family: str, dtype: str) -> None:
     compare(family, dtype=dtype)
 
@@ -396,7 +396,7 @@ def test_a_file_that_ends_within_a_tensor_is_refused(tmp_path: Path) -> None:
         load(broken(tmp_path, cut), Cpu(1))
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, *gguf_models()])
+@pytest.mark.parametrize("family", [*FAMILIES, *GGUF_FAMILIES])
 def test_progress_ends_with_the_load(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is read is about what was expected."""
     counts: list[int] = []
