@@ -22,10 +22,10 @@ from pathlib import Path
 import pytest
 
 from penstock.config.machine import free_port
+from tests.limits import HANG
 from tests.processes import descendants, is_alive
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-HANG = 180.0
 TOKEN = secrets.token_hex(32)
 """One for all clusters: a process reads it once."""
 STORE = 100 << 20

@@ -12,13 +12,14 @@ import pytest
 
 from penstock.backends import gpu_start
 from penstock.backends.gpu_start import open_context, reading_ahead, weight_files
+from tests.limits import HANG
 from tests.real_ranks import TINY, exact_config
 
 
 def ended() -> None:
     for thread in threading.enumerate():
         if thread.name.startswith(("read-ahead", "context")):
-            thread.join(60)
+            thread.join(HANG)
 
 
 def sharded(directory: Path, sizes: list[int]) -> list[Path]:

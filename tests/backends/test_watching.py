@@ -7,6 +7,7 @@ import pytest
 
 from penstock.backends import watching
 from penstock.backends.watching import watched
+from tests.limits import HANG
 
 
 class Count:
@@ -20,7 +21,7 @@ def test_what_is_counted_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     count, lines = Count(), list[str]()
     with watched(count, lines.append):
         count.total = 300 << 20
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + HANG
         while not lines and time.monotonic() < deadline:
             time.sleep(0.01)
             count.read = min(count.read + (1 << 20), 299 << 20)
@@ -50,5 +51,5 @@ def test_a_listener_that_is_gone_is_no_fault_of_the_load(
 
     with watched(count, gone):
         count.total = 300 << 20
-        assert told.wait(30)
+        assert told.wait(HANG)
     assert [str(each.message) for each in recwarn] == []

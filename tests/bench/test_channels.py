@@ -18,6 +18,7 @@ from penstock.cli.main import main
 from penstock.core import PenstockError
 from penstock_lab.bench.channels import actors, command, processes
 from penstock_lab.bench.channels.processes import WorkerLaunch, Workers
+from tests.limits import HANG
 from tests.namespaces import Hosts
 
 
@@ -33,9 +34,9 @@ def test_messages_come_back_whole(kind: str, count: int, chain: bool, answers: i
 
 
 def test_a_worker_that_dies_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock_lab.bench.channels.links.PATIENCE", 1.0)
     with Workers("stream", 1, 1 << 10, WorkerLaunch(), chain=True) as workers:
         assert workers.exchange(b"one") == [b"one"]
+        monkeypatch.setattr("penstock_lab.bench.channels.links.PATIENCE", 1.0)
         workers._children[0].kill()
         workers._children[0].wait()
         with pytest.raises(PenstockError, match=r"a worker was lost .*exit statuses: \[-9\]"):
@@ -225,7 +226,7 @@ def test_streams_join_two_namespaces(tmp_path: Path) -> None:
             capture_output=True,
             text=True,
             check=False,
-            timeout=processes.PATIENCE * 2,
+            timeout=HANG,
         )
         assert done.returncode == 0, done.stderr
         assert hosts.received(1) > 3 * 5 * 100_000

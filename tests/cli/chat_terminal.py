@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.e2e.server import HANG
+from tests.limits import HANG
 
 
 def environment(home: Path) -> dict[str, str]:

@@ -14,8 +14,9 @@ pytest.importorskip("penstock._native", reason="the extension is not built: run 
 from penstock.cli.chat.command import StartUp
 from penstock.cli.chat.markdown import printable
 from tests.cli.chat_terminal import Terminal, command, environment
-from tests.e2e.server import HANG, eventually, metric
+from tests.e2e.server import eventually, metric
 from tests.e2e.sim import Sim
+from tests.limits import HANG
 
 pytestmark = pytest.mark.server
 

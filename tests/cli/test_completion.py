@@ -10,6 +10,7 @@ import pytest
 
 from penstock.cli.main import main
 from penstock.config.flags import FLAGS
+from tests.limits import HANG
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -33,7 +34,7 @@ def ran(shell: str, program: str, directory: Path) -> list[str]:
         [path, *flags, "-c", program],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG,
         cwd=directory,
         check=False,
     )

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +15,9 @@ import pytest
 
 from penstock.cli.main import main
 from penstock.hub import ALIASES
+from tests.e2e.server import eventually
 from tests.fakes.hub import FakeHub, fake_hub
+from tests.limits import HANG
 
 CONTENT = bytes(range(256)) * (1 << 18)
 """64 MiB: pieces of 8 MiB."""
@@ -93,19 +94,16 @@ def test_ctrl_c_leaves_a_part_that_the_same_command_continues(hub: FakeHub, tmp_
     hub.gate = threading.Event()
     command = [sys.executable, "-m", "penstock", "pull", "org/m-GGUF"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
-    while not any(one.server == "cdn" for one in hub.asked) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    time.sleep(0.3)
+    eventually(lambda: any(one.server == "cdn" for one in hub.asked), "a download")
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=HANG)
     assert process.returncode == 130
     stopped = "org/m-GGUF: stopped; the same command continues the download"
     assert said.splitlines()[-1] == stopped
     hub.gate.set()
     hub.gate = None
     hub.fault("cdn:", cut=9 << 20, times=2)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=False)
     assert done.returncode == 0, done.stderr
     path = Path(done.stdout.split(" is at ")[1].rpartition(" (")[0])
     assert path.read_bytes() == CONTENT

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from tests.e2e.server import HANG
+from tests.limits import HANG
 
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 PAGE = """<!doctype html><meta charset="utf-8"><script type="module">

@@ -3,6 +3,7 @@
 import threading
 
 from penstock.core.progress import LoadProgress
+from tests.limits import HANG
 
 GIB, MIB = 2**30, 2**20
 
@@ -69,14 +70,14 @@ def test_threads_lose_no_bytes_and_do_not_wait_for_a_report() -> None:
 
     def report(line: str) -> None:
         reporting.set()
-        assert go_on.wait(30)
+        assert go_on.wait(HANG)
         lines.append(line)
 
     progress = LoadProgress(80 * MIB, report, clock)
     clock.now += 1
     slow = threading.Thread(target=progress.add, args=(MIB,))
     slow.start()
-    assert reporting.wait(30)
+    assert reporting.wait(HANG)
     clock.now += 1
     progress.add(MIB)  # Another line is due, and one is being reported.
     go_on.set()

@@ -14,7 +14,8 @@ from typing import IO, Any, Self
 
 import pytest
 
-from tests.e2e.server import HANG, eventually
+from tests.e2e.server import eventually
+from tests.limits import HANG
 
 BASE = "docker.io/library/python:3.11-slim-bookworm"
 """What the Containerfile names; here a Debian with Python, because no registry can be reached."""

@@ -13,7 +13,7 @@ import pytest
 from penstock_ops.deploy.engines.penstock import PROGRAM
 from penstock_ops.deploy.kinds.weights import DOWNLOAD
 from tests.deploy.image import BASE, NAME, Container, Images, call
-from tests.e2e.server import HANG
+from tests.limits import HANG
 
 OWN = "opt/penstock"
 """What the image adds to its base."""

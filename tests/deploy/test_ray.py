@@ -14,6 +14,7 @@ import yaml
 
 from penstock.cli.main import main, parser
 from tests.deploy.conftest import HERE
+from tests.limits import HANG
 
 Ray = Callable[..., dict[str, Any]]
 
@@ -164,7 +165,7 @@ def test_the_heads_script_waits_for_all_nodes(ray: Ray, tmp_path: Path, ends: bo
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG,
         check=False,
     )
     if ends:

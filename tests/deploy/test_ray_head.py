@@ -19,8 +19,9 @@ from penstock.cli.main import main
 from penstock.config.machine import free_port
 from tests.deploy.conftest import HERE
 from tests.e2e.server import eventually
+from tests.limits import HANG
 from tests.processes import descendants, is_alive
-from tests.ray_cluster import HANG, environment, needs_ray
+from tests.ray_cluster import environment, needs_ray
 
 needs_ray()
 pytestmark = [pytest.mark.slow, pytest.mark.ray]

@@ -17,7 +17,8 @@ from penstock.config.machine import free_port
 from tests.deploy.conftest import HERE, PLANS
 from tests.deploy.test_names import NAMES
 from tests.deploy.test_names import made as named
-from tests.e2e.server import HANG, eventually
+from tests.e2e.server import eventually
+from tests.limits import HANG
 
 TOOLS = ("slurmctld", "sbatch", "sinfo")
 NODES = 2

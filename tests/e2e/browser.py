@@ -14,7 +14,8 @@ from typing import Any, Self, TypeVar
 
 import httpx
 
-from tests.e2e.server import HANG, eventually
+from tests.e2e.server import eventually
+from tests.limits import HANG
 
 T = TypeVar("T")
 

@@ -14,7 +14,8 @@ import httpx
 import pytest
 import yaml
 
-from tests.e2e.server import HANG, eventually
+from tests.e2e.server import eventually
+from tests.limits import HANG
 
 ROOT = Path(__file__).parents[2]
 LOCAL = "127.0.0.1"

@@ -52,18 +52,32 @@ def health(client: httpx.Client) -> int:
     return client.get("/health").status_code
 
 
+STALL = ("--engine-stall-timeout", "5")
+"""For `check_standing_still`: longer than a busy machine keeps a healthy engine waiting, which
+would get no requests.
+"""
+
+
 def check_standing_still(client: httpx.Client, pids: Iterable[int]) -> None:
-    """Each process in turn: the server is unhealthy meanwhile, and answers as ever afterwards."""
+    """Each process in turn: the server is unhealthy meanwhile, the stream under way goes on, and
+    answers are as ever afterwards.
+    """
     expected = sse.complete(client, *SHORT)
-    with ThreadPoolExecutor() as pool:
-        for pid in pids:
+    for pid in pids:
+        with sse.stream(client, "/v1/completions", LONG) as events:
+            events.take(2)
             with stopped(pid):
-                waiting = pool.submit(sse.complete, client, *SHORT)
                 eventually(lambda: health(client) == 503, "an unhealthy server")
                 assert "stuck" in client.get("/health").text
-                assert not waiting.done()
-            assert waiting.result() == expected
-            eventually(lambda: health(client) == 200, "a healthy server")
+            events.take(100)
+        eventually(lambda: health(client) == 200, "a healthy server")
+        assert sse.complete(client, *SHORT) == expected
+
+
+def wait_replaced(client: httpx.Client, server: Server, engine: int) -> None:
+    """Until another engine than this one serves."""
+    eventually(lambda: server.children() not in ([], [engine]), "another engine")
+    eventually(lambda: health(client) == 200, "a healthy server")
 
 
 def follow(server: Server, running: list[int]) -> list[Any]:

@@ -13,7 +13,8 @@ import httpx
 import pytest
 
 from penstock.config.machine import free_port
-from tests.e2e.server import HANG, eventually
+from tests.e2e.server import eventually
+from tests.limits import HANG
 
 
 def program(name: str = "prometheus") -> str:

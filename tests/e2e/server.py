@@ -15,25 +15,21 @@ from typing import Self, TypeVar
 
 import httpx
 
+from tests.limits import HANG
 from tests.processes import is_alive
 
 T = TypeVar("T")
 
-HANG = 60.0
-"""Seconds after which something is stuck. Says nothing about speed: the machine may be busy."""
-PATIENCE = 180.0
-"""Seconds for a condition to hold: Ray takes one minute to start beside two other suites."""
-
 
 def eventually(probe: Callable[[], T | None], what: str) -> T:
     """The first true answer of `probe`."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + HANG
     while time.monotonic() < deadline:
         found = probe()
         if found:
             return found
         time.sleep(0.01)
-    raise AssertionError(f"{what}: not within {PATIENCE:.0f} s")
+    raise AssertionError(f"{what}: not within {HANG:.0f} s")
 
 
 class Command:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import httpx
 
-from tests.e2e.server import HANG, Command
+from tests.e2e.server import Command
+from tests.limits import HANG
 
 
 class Sim(Command):

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import httpx
 
-from tests.e2e.server import HANG
+from tests.limits import HANG
 
 COPIED = ("content-type", "content-security-policy", "x-content-type-options")
 

@@ -19,7 +19,7 @@ from typing import ClassVar
 import pytest
 
 from tests.e2e.conftest import Serve
-from tests.e2e.server import HANG
+from tests.limits import HANG
 
 SIM = ("sim", "--port", "0")
 SERVERS: dict[str, tuple[str, ...]] = {

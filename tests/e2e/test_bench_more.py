@@ -14,7 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.server import HANG, eventually, metric
+from tests.e2e.server import eventually, metric
+from tests.limits import HANG
 
 pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
 
@@ -30,7 +31,7 @@ PROFILE = {
 def run_bench(*words: str | Path) -> tuple[int, str, str]:
     """Exit status, output, and what was said beside it."""
     command = [sys.executable, "-m", "penstock", "bench", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * HANG, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=False)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -103,7 +104,7 @@ def test_a_sweep_ends_beyond_an_slo(sim: str) -> None:
             "--pair",
             "20/10",
             "--slo",
-            "mean_ttft_ms:60",
+            "p50_ttft_ms:200",
         ),
     )
     assert status == 0, said
@@ -111,7 +112,7 @@ def test_a_sweep_ends_beyond_an_slo(sim: str) -> None:
         line.split() for line in output.splitlines() if line.split() and line.split()[0].isdigit()
     ]
     assert [row[0] for row in rows] == ["1", "64"]
-    assert "beyond: mean_ttft_ms" in output
+    assert "beyond: p50_ttft_ms" in output
 
 
 def test_ctrl_c_leaves_the_points_until_then(sim: str, tmp_path: Path) -> None:
@@ -133,7 +134,7 @@ def test_ctrl_c_leaves_the_points_until_then(sim: str, tmp_path: Path) -> None:
         "--pair",
         "20/300",
         "--pair",
-        "20/10",
+        "30/300",
         "--warmup-requests",
         "0",
     ]

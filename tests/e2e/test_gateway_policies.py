@@ -51,6 +51,11 @@ def mirrored(primary: Sim, mirror: str, folder: Path) -> Gateway:
     return Gateway("--config", str(config))
 
 
+def compared(client: httpx.Client, wanted: dict[str, int]) -> None:
+    """Wait for these outcomes: until then the mirror may have no room for another request."""
+    eventually(lambda: counts(client, "mirrors_total", "outcome") == wanted, f"{wanted}")
+
+
 @pytest.mark.parametrize(("seed", "outcome"), [("0", "equal"), ("1", "different")])
 def test_mirrors_that_answer_are_compared(
     primary: Sim, tmp_path: Path, seed: str, outcome: str
@@ -60,11 +65,11 @@ def test_mirrors_that_answer_are_compared(
         gateway = stack.enter_context(mirrored(primary, mirror.url, tmp_path))
         client = stack.enter_context(gateway.client())
         direct = stack.enter_context(primary.client_of(0))
-        for stream in (False, True):
+        for number, stream in enumerate((False, True), 1):
             assert texts(client, stream=stream) == texts(direct, stream=stream)
+            compared(client, {outcome: number})
         texts(client, temperature=0.7)
-        wanted = {outcome: 2, "uncompared": 1}
-        eventually(lambda: counts(client, "mirrors_total", "outcome") == wanted, "the comparisons")
+        compared(client, {outcome: 2, "uncompared": 1})
         models = [one["id"] for one in client.get("/v1/models").json()["data"]]
         assert models == ["llama", "llama-next"]
         page = mirror.client_of(0).get("/metrics").text
@@ -95,13 +100,13 @@ def test_mirrors_that_fail_are_no_client_s_concern(
         client = stack.enter_context(gateway.client())
         direct = stack.enter_context(primary.client_of(0))
         expected = texts(direct, stream=True)
-        for _ in range(3):
-            assert texts(client, stream=True) == expected
 
         def ended() -> dict[str, int]:
             return counts(client, "mirrors_total", "outcome")
 
-        eventually(lambda: sum(ended().values()) == 3, "the ends of all")
+        for number in range(1, 4):
+            assert texts(client, stream=True) == expected
+            eventually(lambda number=number: sum(ended().values()) == number, "its mirror's end")
         seen = ended()
         assert outcomes - {"dropped"} <= seen.keys() <= outcomes
 

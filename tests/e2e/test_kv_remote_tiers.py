@@ -9,7 +9,6 @@ import json
 import re
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -22,7 +21,7 @@ import pytest
 from penstock import LLM
 from tests.e2e import test_kv_tiers as kv
 from tests.e2e.conftest import Serve
-from tests.e2e.server import HANG, Server, eventually
+from tests.e2e.server import Server, eventually
 from tests.e2e.stores import CREDENTIALS, KINDS, Store
 from tests.e2e.test_kv_tiers import (
     FAMILY,
@@ -33,6 +32,7 @@ from tests.e2e.test_kv_tiers import (
     complete,
     prompt,
 )
+from tests.limits import HANG
 
 model, all_opened = kv.model, kv.opened
 
@@ -56,9 +56,6 @@ ONE_CHUNK = ["--block-size", "16", "--kv-chunk-tokens", str(CHUNK), "--dtype", "
 PAUSE = 0.2
 """Seconds between rounds of traffic: the store is found to be lost, and back, by what little there
 is.
-"""
-IN_TIME = 30.0
-"""Seconds for an answer of a few tokens, whatever the store does: loose, the machine may be busy.
 """
 
 
@@ -153,7 +150,7 @@ def test_two_engines_share(opened: Open, store: Store, expected: Answers) -> Non
 def test_a_store_that_goes_and_comes_back(
     serve: Serve, long_model: Path, store: Store, death: signal.Signals
 ) -> None:
-    """Answers stay right and in time, the tier is skipped and says so, and heals by itself."""
+    """Answers stay right, the tier is skipped and says so, and heals by itself."""
     words = [*flags(store.place()), "--no-enable-prefix-caching"]
     with serve(*words, model=long_model) as server:
         wanted = {seed: text(server.url, seed) for seed in SEEDS}
@@ -234,18 +231,17 @@ def revive(store: Store, death: signal.Signals) -> None:
 
 @contextmanager
 def traffic(url: str, wanted: dict[int, str]) -> Iterator[None]:
-    """The same prompts again and again, and new ones; each answer must be right and in time."""
+    """The same prompts again and again, and new ones; each answer must come and be right."""
     over, wrong, count = threading.Event(), list[str](), 0
 
     def ask() -> None:
         nonlocal count
         while not over.is_set():
-            seed, began = count % len(wanted), time.monotonic()
+            seed = count % len(wanted)
             count += 1
             said = text(url, seed)
-            took = time.monotonic() - began
-            if said != wanted[seed] or took > IN_TIME:
-                wrong.append(f"seed {seed}: {said!r} after {took:.1f} s")
+            if said != wanted[seed]:
+                wrong.append(f"seed {seed}: {said!r}")
             complete(url, prompt(TOKENS, 1000 + count))
             over.wait(PAUSE)
 

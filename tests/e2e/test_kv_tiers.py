@@ -24,6 +24,7 @@ from tests.e2e.conftest import Serve
 from tests.e2e.server import Server, eventually
 from tests.e2e.test_parallel import tiny
 from tests.e2e.test_reference import greedy_entries
+from tests.limits import HANG
 
 FAMILY = "llama"
 BLOCK, CHUNK = 16, 32
@@ -86,7 +87,7 @@ def assert_cached(llm: LLM) -> None:
 def settle(llm: LLM) -> None:
     """Everything that can be stored is."""
     tiers = llm._started.scheduler.tiers
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + HANG
     while tiers.busy:
         tiers.poll()
         assert time.monotonic() < deadline, "transfers do not end"
@@ -303,7 +304,7 @@ def complete(url: str, tokens: list[int], **more: Any) -> dict[str, Any]:
         "ignore_eos": True,
         **more,
     }
-    answer = httpx.post(f"{url}/v1/completions", json=body, timeout=60)
+    answer = httpx.post(f"{url}/v1/completions", json=body, timeout=HANG)
     assert answer.status_code == 200, answer.text
     return answer.json()  # type: ignore[no-any-return]
 
@@ -361,14 +362,10 @@ def _ask_and_leave(url: str, seed: int, drawn: random.Random) -> None:
         httpx.post(f"{url}/v1/completions", json=body, timeout=0.02 + drawn.random() * 0.05)
 
 
-def _another_engine(server: Server, before: int) -> bool:
-    return _ready_engine(server) not in (None, before)
-
-
 def _ready_engine(server: Server) -> int | None:
     """Its process, once it answers."""
     with suppress(httpx.HTTPError, ValueError):
-        if httpx.get(f"{server.url}/health", timeout=10).status_code == 200:
+        if httpx.get(f"{server.url}/health", timeout=HANG).status_code == 200:
             return server.engine()
     return None
 
@@ -378,7 +375,7 @@ def test_operators_can_forget_and_pin(serve: Serve, model: Path) -> None:
     with serve(*words, model=model) as server:
         headers = {"Authorization": "Bearer secret"}
         complete(server.url, prompt(100))
-        with httpx.Client(base_url=server.url, headers=headers, timeout=60) as admin:
+        with httpx.Client(base_url=server.url, headers=headers, timeout=HANG) as admin:
             pinned = admin.post("/v1/kv/pin", json={"prompt": prompt(100)})
             assert pinned.status_code == 200, pinned.text
             report = admin.get("/v1/kv").json()

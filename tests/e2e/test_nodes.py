@@ -8,7 +8,6 @@ import os
 import secrets
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -76,8 +75,9 @@ def others(node: Nodes, nnodes: int, *flags: str, **model: Path) -> list[Server]
     return [node(rank, nnodes, *flags, **model) for rank in range(1, nnodes)]
 
 
-def says(server: Server, text: str) -> None:
-    eventually(lambda: text in server.text(), f"{text!r} in the log")
+def says(server: Server, text: str, since: int = 0) -> None:
+    """Wait until the log has `text` behind its first `since` lines."""
+    eventually(lambda: any(text in line for line in server.log[since:]), f"{text!r} in the log")
 
 
 def status(server: Server) -> int:
@@ -186,8 +186,9 @@ def test_whatever_is_lost_the_service_resumes_on_the_nodes_that_are_there(
         harmed(replace_agent, "a node's process killed", f"node 2 ({hosts.addresses[2]}) was lost")
 
         def cut_for_a_while() -> None:
+            said = len(server.log)
             hosts.cut(1)
-            says(server, "waiting for node 1 of 3")
+            says(server, "waiting for node 1 of 3", said)
             hosts.mend(1)
 
         harmed(
@@ -241,8 +242,9 @@ def test_a_host_with_half_a_stage_that_dies_or_hangs_ends_the_step(
         )
 
         def cut_for_a_while() -> None:
+            said = len(server.log)
             hosts.cut(1)
-            says(server, "waiting for node 1 of 2")
+            says(server, "waiting for node 1 of 2", said)
             hosts.mend(1)
 
         harmed(
@@ -265,12 +267,10 @@ def test_ranks_end_with_the_agent_and_with_node_0(node: Nodes, serve: Serve) -> 
     server.wait_ready()
     pids = ranks_of(agent.pid)
     assert len(pids) == 2
-    began = time.monotonic()
     server.destroy()
     eventually(lambda: not any(map(is_alive, pids)), "the end of the ranks of a killed node 0")
     says(agent, "node 0 has gone")
     assert agent.process.poll() is None
-    assert time.monotonic() - began < 30
     again = node(0, 2, *flags)
     again.wait_ready()
     pids = ranks_of(agent.pid)
@@ -284,9 +284,10 @@ def test_ranks_of_a_host_that_is_cut_off_end_there_too(node: Nodes, hosts: Hosts
     with node(0, 2, "-pp", "2") as server:
         pids = ranks_of(agent.pid)
         assert len(pids) == 1
+        said = len(server.log)
         hosts.cut(1)
         try:
-            says(server, "waiting for node 1 of 2")
+            says(server, "waiting for node 1 of 2", said)
             says(agent, "nothing was heard for")
             eventually(
                 lambda: not any(map(is_alive, pids)), "the end of the ranks that are cut off"

@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import Serve
-from tests.e2e.server import HANG
 from tests.e2e.test_tiny import TEMPLATE
 from tests.grammar import vocabulary
+from tests.limits import HANG
 
 CHECKS = (
     "not_a_server_error",

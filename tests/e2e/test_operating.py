@@ -17,8 +17,9 @@ import pytest
 from cryptography import x509
 
 from tests.e2e.conftest import Serve
-from tests.e2e.server import HANG, Server, eventually
+from tests.e2e.server import Server, eventually
 from tests.fakes.certificate import Certificate
+from tests.limits import HANG
 
 UNIT = Path(__file__).resolve().parents[2] / "deploy/penstock.service"
 

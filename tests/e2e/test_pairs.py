@@ -23,9 +23,10 @@ import pytest
 from penstock.config.machine import free_port
 from tests.e2e.conftest import Serve
 from tests.e2e.gateway import Gateway
-from tests.e2e.server import HANG, eventually
+from tests.e2e.server import eventually
 from tests.e2e.test_operating import Certificate
 from tests.e2e.test_tiny import write_tokenizer
+from tests.limits import HANG
 
 FEATURES = ("keys", "tls", "replicas", "gateway", "tier", "metrics", "path", "ipv6", "blocks")
 REFUSED = {frozenset(("replicas", "metrics")): "--replicas is 2, expected 1, with --metrics-port"}

@@ -11,7 +11,8 @@ import httpx
 import pytest
 from pydantic import BaseModel, TypeAdapter
 
-from tests.e2e.server import HANG, Server
+from tests.e2e.server import Server
+from tests.limits import HANG
 
 openai = pytest.importorskip("openai", reason="install openai to test its client")
 anthropic = pytest.importorskip("anthropic", reason="install anthropic to test its client")

@@ -16,6 +16,7 @@ from tests.e2e.conftest import Serve
 from tests.e2e.losses import (
     LONG,
     SHORT,
+    STALL,
     check_failure,
     check_standing_still,
     health,
@@ -80,7 +81,7 @@ def test_a_rank_that_fails_in_a_step_is_named_and_replaced(
 
 
 def test_a_rank_that_stands_still_shows_in_health_and_goes_on_afterwards(serve: Serve) -> None:
-    flags = ["-tp", "2", "-pp", "2", "--engine-stall-timeout", "1"]
+    flags = ["-tp", "2", "-pp", "2", *STALL]
     with nothing_left() as pids, serve(*flags) as server, server.client() as client:
         engine = server.engine()
         pids += ranks_of(engine)
@@ -144,10 +145,13 @@ def drained(server: Server) -> list[str]:
     with ThreadPoolExecutor(3) as pool, server.client() as late:
         streams = [pool.submit(finish) for _ in range(3)]
         eventually(lambda: len(running) == 3, "three streams with a first token")
-        with stopped(server.engine()):
-            server.signal(signal.SIGTERM)
-            eventually(lambda: any("draining" in line for line in server.log), "a draining server")
-            assert late.post("/v1/completions", json=body).status_code == 503
+        # Another stream, because a server without one ends before it refuses anything.
+        with sse.stream(late, "/v1/completions", LONG) as another:
+            another.take(2)
+            with stopped(server.engine()):
+                server.signal(signal.SIGTERM)
+                eventually(lambda: any("draining" in line for line in server.log), "a drain")
+                assert late.post("/v1/completions", json=body).status_code == 503
         return [stream.result() for stream in streams]
 
 

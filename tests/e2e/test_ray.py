@@ -17,7 +17,7 @@ import pytest
 from penstock import LLM, SamplingParams
 from tests.e2e import sse
 from tests.e2e.conftest import Serve
-from tests.e2e.losses import lose
+from tests.e2e.losses import lose, wait_replaced
 from tests.e2e.server import eventually
 from tests.e2e.test_parallel import cpu_seconds, tiny
 from tests.e2e.test_reference import greedy_entries
@@ -131,15 +131,14 @@ def test_a_server_outlives_its_ranks(
             assert sse.complete(client, "Once upon a time", 8) == expected
         pids = ranks_below(cluster.nodes[0].process.pid)
         engine = server.engine()
-        used = sum(map(cpu_seconds, [engine, *pids]))
+        used, began = sum(map(cpu_seconds, [engine, *pids])), time.monotonic()
         time.sleep(2.0)
         used = sum(map(cpu_seconds, [engine, *pids])) - used
         if channel != "compiled-graph":
-            assert used < 0.3, "quiet ranks take no time"
+            assert used < 0.15 * (time.monotonic() - began), "quiet ranks take no time"
         os.kill(engine, signal.SIGKILL)
         eventually(lambda: not any(map(is_alive, pids)), "the end of the ranks of a killed engine")
-        eventually(lambda: client.get("/health").status_code != 200, "an unhealthy server")
-        eventually(lambda: client.get("/health").status_code == 200, "a healthy server")
+        wait_replaced(client, server, engine)
         assert sse.complete(client, "Once upon a time", 8) == expected
         pids = ranks_below(cluster.nodes[0].process.pid)
     eventually(lambda: not any(map(is_alive, pids)), "the end of the ranks")
@@ -157,12 +156,11 @@ def test_a_cluster_of_our_own_ends_with_the_server_and_with_its_engine(
         expected = sse.complete(client, "Once upon a time", 8)
         everything = descendants(server.engine())
         assert len(everything) > 5
-        os.kill(server.engine(), signal.SIGKILL)
+        os.kill(everything[0], signal.SIGKILL)
         eventually(
             lambda: not any(map(is_alive, everything)), "the end of a killed engine's cluster"
         )
-        eventually(lambda: client.get("/health").status_code != 200, "an unhealthy server")
-        eventually(lambda: client.get("/health").status_code == 200, "a healthy server")
+        wait_replaced(client, server, everything[0])
         assert sse.complete(client, "Once upon a time", 8) == expected
         everything = descendants(server.engine())
     eventually(lambda: not any(map(is_alive, everything)), "the end of a stopped engine's cluster")

@@ -14,6 +14,7 @@ from tests.e2e import sse
 from tests.e2e.conftest import Serve
 from tests.e2e.losses import (
     SHORT,
+    STALL,
     check_failure,
     check_standing_still,
     lose,
@@ -26,7 +27,7 @@ from tests.ray_cluster import TOKEN, RayCluster, needs_ray
 
 needs_ray()
 
-FLAGS = [*RAY, "-pp", "2", "--max-model-len", "8000", "--engine-stall-timeout", "1"]
+FLAGS = [*RAY, "-pp", "2", "--max-model-len", "8000", *STALL]
 SLOW = pytest.mark.slow
 ALL = [CHANNELS[0], *(pytest.param(channel, marks=SLOW) for channel in CHANNELS[1:])]
 

@@ -17,10 +17,11 @@ import pytest
 import zmq
 
 from tests.e2e.gateway import Gateway
-from tests.e2e.server import HANG, eventually, metric
+from tests.e2e.server import eventually, metric
 from tests.e2e.sim import Sim
 from tests.e2e.sse import completion
 from tests.e2e.test_kv_events import BLOCK, Vllm, pool_of_the_page, value, words
+from tests.limits import HANG
 
 REPLICAS = 4
 TENANTS = 24

@@ -11,8 +11,9 @@ import httpx
 import pytest
 
 from tests.e2e import sse
-from tests.e2e.server import HANG, eventually, metric
+from tests.e2e.server import eventually, metric
 from tests.e2e.sim import Sim
+from tests.limits import HANG
 
 openai = pytest.importorskip("openai", reason="install openai to test its client")
 

@@ -16,7 +16,8 @@ from pydantic import BaseModel
 
 from tests.e2e import sse
 from tests.e2e.conftest import Serve
-from tests.e2e.server import HANG, Server, metric
+from tests.e2e.server import Server, metric
+from tests.limits import HANG
 
 ASK = [{"role": "user", "content": "Name a person and their age."}]
 SCHEMA = {
@@ -255,14 +256,12 @@ def test_outputs_are_the_same_at_any_load(serve: Serve, ranks: tuple[str, ...]) 
         valid(text, LONG)
 
 
-PATIENCE = 170.0
-"""Seconds for eight answers at once on a busy machine."""
 LONG = {"type": "array", "items": SCHEMA, "minItems": 2, "maxItems": 3}
 
 
 def answer(server: Server, seed: int) -> tuple[str, str]:
     fields = {"seed": seed, "temperature": 1.0, "max_tokens": 140, "guided_json": LONG}
-    with httpx.Client(base_url=server.url, timeout=PATIENCE) as client:
+    with httpx.Client(base_url=server.url, timeout=HANG) as client:
         found = sse.post(client, "/v1/chat/completions", {"messages": ASK, **fields})
     (choice,) = found["choices"]
     return choice["message"]["content"], choice["finish_reason"]

@@ -11,7 +11,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from tests.e2e.server import HANG, Server
+from tests.e2e.server import Server
+from tests.limits import HANG
 
 openai = pytest.importorskip("openai", reason="install openai to test its client")
 

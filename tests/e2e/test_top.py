@@ -16,10 +16,11 @@ import pytest
 from penstock.config.machine import free_port
 from tests.e2e.conftest import Serve
 from tests.e2e.gateway import Gateway
-from tests.e2e.server import HANG
+from tests.e2e.server import eventually
 from tests.e2e.sim import Sim
 from tests.e2e.test_boards import SMALL, TIERS, Load
 from tests.e2e.test_parallel import tiny
+from tests.limits import HANG
 from tests.top.terminal import Terminal
 
 KEY = "secret"
@@ -82,8 +83,17 @@ def once(*words: str) -> tuple[int, Any]:
 
 def test_rows_have_the_numbers_of_both(urls: tuple[str, str, list[str]]) -> None:
     server, gateway, replicas = urls
-    status, rows = once(server, gateway, "--api-key", KEY, "--interval", "3")
-    assert status == 0
+
+    def loaded() -> Any:
+        """Rows of a moment in which all that serve have answered requests."""
+        status, rows = once(server, gateway, "--api-key", KEY, "--interval", "3")
+        assert status == 0
+        ready = [row for row in rows if row["state"] == "ready"]
+        serving = [row for row in ready if row["kind"] != "gateway"]
+        measured = [row for row in serving if row["tokens_out"] and row["ttft"] and row["itl"]]
+        return rows if len(measured) == 3 else None
+
+    rows = eventually(loaded, "rows with latencies")
     assert [row["name"] for row in rows[:2]] == [server, gateway]
     assert {row["name"] for row in rows[2:]} == set(map(bare, replicas))
     first, head, *others = rows

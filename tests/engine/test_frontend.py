@@ -15,8 +15,8 @@ from penstock._native import FrameReader, encode_frame
 from penstock.core import CodecError, EngineStats, GenerationParams, Request, StepOutputs
 from penstock.engine.frontend import Cancel, Connection, ConnectionClosed, Fatal, Shutdown, Step
 from tests.fakes.sampling import encode
+from tests.limits import HANG
 
-HANG = 30.0
 BIG_PROMPT = Request(1, array("i", range(500_000)), GenerationParams(), sampling=encode())
 BIG_STEP = Step(
     1,
@@ -42,7 +42,7 @@ def ends(tmp_path: Path) -> Iterator[tuple[Connection, socket.socket]]:
         connection = Connection(tmp_path / "s", clock=lambda: 12.5)
         front, _ = listener.accept()
     with front:
-        front.settimeout(30)
+        front.settimeout(HANG)
         yield connection, front
         connection.close(0)
 
@@ -53,7 +53,7 @@ def test_frames_arrive_in_order_and_requests_are_stamped(
     connection, front = ends
     request = Request(4, array("i", [1]), GenerationParams(), sampling=encode())
     front.sendall(encode_frame(request) + encode_frame(Cancel([4])) + encode_frame(Shutdown()))
-    received = connection.poll(5)
+    received = connection.poll(HANG)
     assert received == [
         Request(4, array("i", [1]), GenerationParams(), arrived=12.5, sampling=encode()),
         Cancel([4]),
@@ -76,11 +76,10 @@ def test_poll_waits_no_longer_than_asked(ends: tuple[Connection, socket.socket])
     started = time.monotonic()
     assert connection.poll(0) == []
     assert connection.poll(0.05) == []
-    assert 0.05 <= time.monotonic() - started < HANG
+    assert time.monotonic() - started >= 0.05
     timer = threading.Timer(0.05, front.sendall, [encode_frame(Shutdown())])
     timer.start()
-    assert connection.poll(2 * HANG) == [Shutdown()]
-    assert time.monotonic() - started < HANG
+    assert connection.poll(HANG) == [Shutdown()]
     timer.join()
 
 
@@ -91,15 +90,13 @@ def test_a_frame_in_pieces_is_one_frame(ends: tuple[Connection, socket.socket]) 
         front.sendall(data[at : at + 1])
         assert connection.poll(0) == []
     front.sendall(data[-1:])
-    assert connection.poll(5) == [Cancel([1, 2])]
+    assert connection.poll(HANG) == [Cancel([1, 2])]
 
 
 def test_a_slow_reader_does_not_block_sending(ends: tuple[Connection, socket.socket]) -> None:
     connection, front = ends
-    started = time.monotonic()
     connection.send(BIG_STEP)  # 20 MB, the kernel takes a fraction
     connection.send(Fatal("last"))
-    assert time.monotonic() - started < HANG
     reader = FrameReader(of_engine=True)
     received: list[object] = []
     while len(received) < 2:
@@ -139,7 +136,7 @@ def test_close_sends_the_rest(ends: tuple[Connection, socket.socket]) -> None:
     connection, front = ends
     connection.send(BIG_STEP)
     connection.send(Fatal("the last word"))
-    closing = threading.Thread(target=connection.close, args=[30])
+    closing = threading.Thread(target=connection.close, args=[HANG])
     closing.start()
     reader = FrameReader(of_engine=True)
     received: list[object] = []
@@ -154,9 +151,7 @@ def test_close_gives_up_on_a_front_door_that_does_not_read(
 ) -> None:
     connection, _ = ends
     connection.send(BIG_STEP)
-    started = time.monotonic()
     connection.close(0.05)
-    assert time.monotonic() - started < HANG
 
 
 def test_the_end_of_the_front_door_is_noticed_by_every_call(
@@ -165,7 +160,7 @@ def test_the_end_of_the_front_door_is_noticed_by_every_call(
     connection, front = ends
     front.close()
     with pytest.raises(ConnectionClosed):
-        connection.poll(30)
+        connection.poll(HANG)
     with pytest.raises(ConnectionClosed):
         connection.send(Fatal("too late"))
 

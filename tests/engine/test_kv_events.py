@@ -10,10 +10,11 @@ import pytest
 import zmq
 
 from penstock.kv import KvEvents
+from tests.limits import HANG
 
 native = pytest.importorskip("penstock._native", reason="the extension is not built")
 
-HANG_MS = 60_000
+HANG_MS = round(HANG * 1000)
 END = b"\xff" * 8
 
 

@@ -29,6 +29,7 @@ from penstock.engine.frontend import (
     Step,
 )
 from tests.fakes.sampling import encode
+from tests.limits import HANG
 
 F = TypeVar("F")
 
@@ -39,11 +40,11 @@ class Listener:
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.bind(str(path))
         self.socket.listen(1)
-        self.socket.settimeout(30)
+        self.socket.settimeout(HANG)
 
     def frames(self) -> Iterator[EngineFrame]:
         connection, _ = self.socket.accept()
-        connection.settimeout(30)
+        connection.settimeout(HANG)
         reader = FrameReader(of_engine=True)
         with connection:
             while data := connection.recv(65536):
@@ -77,7 +78,7 @@ def test_a_model_that_cannot_be_loaded_is_fatal_with_the_reason(
 ) -> None:
     engine = start(listener, tmp_path / "missing.gguf")
     frames = list(listener.frames())
-    _, errors = engine.communicate(timeout=30)
+    _, errors = engine.communicate(timeout=HANG)
     assert isinstance(frames[0], Hello)
     assert frames[0].pid == engine.pid
     assert isinstance(frames[-1], Fatal)
@@ -88,7 +89,7 @@ def test_a_model_that_cannot_be_loaded_is_fatal_with_the_reason(
 
 def test_without_a_front_door_the_engine_says_so_and_ends(tmp_path: Path) -> None:
     ended = launch(tmp_path / "none")
-    _, errors = ended.communicate(resolve({}, "model", "model").engine.to_json(), timeout=30)
+    _, errors = ended.communicate(resolve({}, "model", "model").engine.to_json(), timeout=HANG)
     assert ended.returncode == 1
     assert "cannot connect to the API server" in errors
 
@@ -98,7 +99,7 @@ class FrontDoor:
 
     def __init__(self, listener: Listener) -> None:
         self.connection, _ = listener.socket.accept()
-        self.connection.settimeout(30)
+        self.connection.settimeout(HANG)
         self.reader = FrameReader(of_engine=True)
         self.arrived: list[EngineFrame] = []
 
@@ -134,7 +135,7 @@ def engine(
     front.next(Ready)
     yield process, front
     front.connection.close()
-    process.communicate(timeout=30)
+    process.communicate(timeout=HANG)
 
 
 Running = tuple[subprocess.Popen[str], FrontDoor]
@@ -155,7 +156,7 @@ def test_requests_are_answered_and_a_shutdown_ends_the_rest(engine: Running) -> 
     front.next(Step)
     front.send(Shutdown())
     assert front.rows(2)[-1].finish is FinishReason.CANCELLED
-    assert process.wait(30) == 0
+    assert process.wait(HANG) == 0
 
 
 def test_a_cancelled_request_gives_its_blocks_back(engine: Running) -> None:
@@ -175,7 +176,7 @@ def test_signals_are_the_front_doors_business_and_its_end_ends_the_engine(engine
     front.send(ask(1, 2))
     assert front.rows(1)[-1].finish is FinishReason.LENGTH
     front.connection.close()
-    assert process.wait(30) == 0
+    assert process.wait(HANG) == 0
 
 
 def test_an_idle_engine_sends_heartbeats_and_takes_no_time(engine: Running) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -14,7 +13,8 @@ from penstock.cli.main import main
 from penstock.config.machine import free_port
 from penstock.executor.nodes import heartbeat
 from penstock.executor.nodes.heartbeat import Heartbeat, heartbeats
-from tests.e2e.server import HANG, eventually
+from tests.e2e.server import eventually
+from tests.limits import HANG
 
 
 def test_the_age_is_that_of_the_last_beat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,23 +62,20 @@ def test_the_probe_says_what_is_wrong(
     alive.close()
 
 
-def test_an_agent_that_hangs_has_a_stale_heartbeat(tmp_path: Path, model_file: Path) -> None:
+def test_an_agent_that_hangs_has_a_stale_heartbeat(
+    tmp_path: Path, model_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A real agent, whose node 0 is not there: alive all the same. Stopped by SIGSTOP: stale."""
     master = f"127.0.0.1:{free_port()}"
-    environment = {
-        **os.environ,
-        "XDG_RUNTIME_DIR": str(tmp_path),
-        "PENSTOCK_CLUSTER_TOKEN": "a secret of some length",
-    }
-    penstock = [sys.executable, "-m", "penstock"]
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("PENSTOCK_CLUSTER_TOKEN", "a secret of some length")
     flags = ["-pp", "2", "--nnodes", "2", "--node-rank", "1", "--master-addr", master]
 
     def probe() -> bool:
-        command = [*penstock, "node-health", "--max-age", "4"]
-        done = subprocess.run(command, env=environment, capture_output=True, check=False)
-        return done.returncode == 0
+        return main(["node-health", "--max-age", "4"]) == 0
 
-    agent = subprocess.Popen([*penstock, "serve", str(model_file), *flags], env=environment)
+    command = [sys.executable, "-m", "penstock", "serve", str(model_file), *flags]
+    agent = subprocess.Popen(command)
     try:
         eventually(probe, "a heartbeat")
         agent.send_signal(signal.SIGSTOP)

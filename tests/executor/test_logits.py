@@ -20,6 +20,7 @@ from penstock.core import LogprobRow, StepResult
 from penstock.executor import Executor
 from tests.fakes.plans import one_sequence, registration
 from tests.families import FAMILIES
+from tests.limits import HANG
 from tests.ray_cluster import TOKEN, RayCluster
 from tests.real_ranks import TINY, VOCAB, kv_groups, talkative_ranks
 
@@ -90,7 +91,6 @@ class Sequence:
         return self.compute([token], -1)
 
 
-HANG = 120.0
 Matrix = Any
 
 

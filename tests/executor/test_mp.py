@@ -18,14 +18,15 @@ import pytest
 from penstock.config import shared_memory_directory
 from penstock.core import Allocation, KvGroup, KvSpec, PenstockError, StepPlan
 from penstock.core.progress import Report, silent
-from penstock.executor import WorkersLostError
+from penstock.executor import WorkersLostError, connection, rank_group
 from penstock.executor.connection import GRACE
 from penstock.executor.mp import connect_processes
 from penstock.executor.rank_group import RanksExecutor
-from penstock.executor.transport import PATIENCE
+from tests.e2e.server import eventually
 from tests.fakes.backend import BLOCKS, engine_config, rank_layout
 from tests.fakes.executor import next_token
 from tests.fakes.plans import one_sequence, registration
+from tests.limits import HANG
 from tests.processes import is_alive, memory_files
 
 pytestmark = pytest.mark.heavy
@@ -56,6 +57,7 @@ class Start:
 @pytest.fixture
 def start(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     monkeypatch.setenv("PYTHONPATH", f"{repository}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.setattr(connection, "EXPLANATION", HANG)
     before, descriptors = memory_files(), len(os.listdir("/proc/self/fd"))
     made = Start()
     yield made
@@ -115,7 +117,6 @@ def test_a_rank_that_raises_is_named_with_its_traceback(
 ) -> None:
     executor = start(2, 2, **{f"rank{rank}": {"how": "raise", "step": 2}})
     executor.submit(plan(1, 1)).result()
-    began = time.monotonic()
     with (
         caplog.at_level(logging.ERROR),
         pytest.raises(
@@ -123,7 +124,6 @@ def test_a_rank_that_raises_is_named_with_its_traceback(
         ),
     ):
         compute(executor, 2)
-    assert time.monotonic() - began < PATIENCE / 10
     assert "in fail" in caplog.text
     assert "told to raise" in caplog.text
     with pytest.raises(WorkersLostError):
@@ -133,7 +133,7 @@ def test_a_rank_that_raises_is_named_with_its_traceback(
 
 def compute(executor: RanksExecutor, first: int) -> None:
     """Steps until something is raised; a rank that is not waited for may fail a little later."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + HANG
     step = first
     while time.monotonic() < deadline:
         executor.submit(plan(step, 1)).result()
@@ -147,7 +147,7 @@ def compute(executor: RanksExecutor, first: int) -> None:
 def test_a_rank_that_is_gone_is_noticed(start: Start, how: str, said: str) -> None:
     executor = start(2, 1, rank0={"how": "hang", "step": 1}, rank1={"how": how, "step": 1})
     with pytest.raises(WorkersLostError, match=rf"rank 1 \(process \d+\) .*{said}"):
-        executor.submit(plan(1, 1)).result(10)
+        executor.submit(plan(1, 1)).result(HANG)
 
 
 @pytest.mark.parametrize("rank", range(3))
@@ -155,7 +155,7 @@ def test_a_rank_that_goes_while_there_is_nothing_to_do_is_noticed(start: Start, 
     executor = start(3, 1)
     executor.check()
     os.kill(executor.pids[rank], signal.SIGKILL)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + HANG
     with pytest.raises(WorkersLostError, match=f"rank {rank} "):
         watch(executor, deadline)
 
@@ -166,7 +166,10 @@ def watch(executor: RanksExecutor, deadline: float) -> None:
         time.sleep(0.01)
 
 
-def test_a_plan_that_no_rank_can_compute_leaves_them_usable(start: Start) -> None:
+def test_a_plan_that_no_rank_can_compute_leaves_them_usable(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rank_group, "GRACE", HANG)
     fault: dict[str, object] = {"how": "wrong plan", "step": 1}
     executor = start(2, 1, rank0=fault, rank1=fault)
     with pytest.raises(PenstockError, match="told not to like the plan") as caught:
@@ -185,7 +188,7 @@ def test_a_plan_that_one_rank_cannot_compute_is_the_end(start: Start, rank: int)
 def test_a_rank_that_fails_alone_ends_the_wait_for_another(start: Start) -> None:
     executor = start(2, 1, rank0={"how": "hang", "step": 1}, rank1={"how": "wrong plan", "step": 1})
     with pytest.raises(WorkersLostError, match="rank 1 failed in step 1"):
-        executor.submit(plan(1, 1)).result(10)
+        executor.submit(plan(1, 1)).result(HANG)
 
 
 def test_a_rank_that_cannot_load_its_part_says_why(start: Start) -> None:
@@ -241,13 +244,15 @@ def test_plans_that_no_rank_can_compute_may_overlap(start: Start) -> None:
     fault: dict[str, object] = {"how": "wrong plan", "steps": [1, 2, 4]}
     executor = start(2, 1, rank0=fault, rank1=fault)
     tickets = [executor.submit(plan(step, step)) for step in (1, 2, 3, 4)]
+    answers = executor._connection.ready
+    eventually(lambda: answers(0) and answers(1), "answers of both ranks")
     time.sleep(2 * GRACE)
     for step, ticket in enumerate(tickets, 1):
         if step == 3:
-            assert list(ticket.result(10).tokens) == [next_token([1, 2, 3], 97)]
+            assert list(ticket.result(HANG).tokens) == [next_token([1, 2, 3], 97)]
         else:
             with pytest.raises(PenstockError, match="told not to like the plan") as caught:
-                ticket.result(10)
+                ticket.result(HANG)
             assert not isinstance(caught.value, WorkersLostError)
     assert list(executor.submit(plan(5, 5)).result().tokens) == [next_token([1, 2, 3, 4, 5], 97)]
 
@@ -258,14 +263,14 @@ from tests.executor.test_mp import Start
 from tests.processes import memory_files
 executor = Start()(2, 2)
 print(*executor.pids, flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
 def test_ranks_outlive_the_thread_that_started_them(start: Start) -> None:
     with ThreadPoolExecutor(1) as thread:
         executor = thread.submit(start, 2, 1).result()
-    assert list(executor.submit(plan(1, 1)).result(10).tokens) == [next_token([1], 97)]
+    assert list(executor.submit(plan(1, 1)).result(HANG).tokens) == [next_token([1], 97)]
 
 
 @pytest.mark.parametrize("stands_still", [False, True])
@@ -287,9 +292,6 @@ def test_ranks_end_with_a_killed_owner_and_leave_nothing(
     if stands_still:
         os.kill(int(pids[1]), signal.SIGSTOP)
     owner.kill()
-    owner.communicate(timeout=10)
-    deadline = time.monotonic() + 10
-    while any(is_alive(int(pid)) for pid in pids):
-        assert time.monotonic() < deadline, "ranks outlive their owner"
-        time.sleep(0.01)
+    owner.communicate(timeout=HANG)
+    eventually(lambda: not any(is_alive(int(pid)) for pid in pids), "the end of the ranks")
     assert memory_files() <= before

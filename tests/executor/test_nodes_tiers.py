@@ -10,8 +10,9 @@ import pytest
 
 from penstock.core import PenstockError
 from penstock.core.transfer import OpenTiers, Transfer, TransferKind, TransferResult
-from tests.executor.test_nodes import HANG, Launches, compute
+from tests.executor.test_nodes import Launches, compute
 from tests.executor.test_nodes import launch as launch
+from tests.limits import HANG
 
 pytestmark = pytest.mark.heavy
 

@@ -11,8 +11,8 @@ import pytest
 
 from penstock.executor import processes
 from penstock.executor.processes import Processes, RankExit
+from tests.limits import HANG
 
-HANG = 30.0
 RANK = """
 import os, signal, sys, time
 sys.stdin.readline()

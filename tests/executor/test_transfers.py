@@ -19,10 +19,10 @@ from penstock.engine.startup import build_executor, read_model
 from penstock.executor import Executor
 from penstock.model.sharding import plan_grid
 from tests.fakes.plans import one_sequence, registration
+from tests.limits import HANG
 
 pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
 
-HANG = 60.0
 BLOCK = 16
 PROMPT = [(7 * at + 3) % 256 for at in range(2 * BLOCK + 5)]
 KEY, OTHER = bytes([1] * 32), bytes([2] * 32)

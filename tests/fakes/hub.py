@@ -16,6 +16,8 @@ from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
+from tests.limits import HANG
+
 LFS = 1 << 10
 """Files of this size and more are LFS files, which the second server has."""
 
@@ -271,7 +273,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.hub.gate is not None and status in (200, 206) and len(body) >= LFS:
             self.wfile.write(body[:LFS])
             self.wfile.flush()
-            self.hub.gate.wait(60)
+            self.hub.gate.wait(HANG)
             body = body[LFS:]
         self.wfile.write(body)
 

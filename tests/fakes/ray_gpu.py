@@ -18,8 +18,8 @@ from torch import Tensor
 
 from penstock.backends.torch.ranks.ray_communicator import Accelerator, Pair, open_library
 from penstock.executor.ray.edges import announce
+from tests.limits import HANG
 
-HANG = 60.0
 LATE = 0.4
 """Seconds; Ray reads an edge anew after 0.1, by default."""
 FOURTH = 4

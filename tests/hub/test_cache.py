@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 import venv
 from pathlib import Path
 
@@ -22,8 +21,10 @@ from penstock.hub.listing import RemoteFile
 from penstock.hub.names import HubName
 from penstock.hub.progress import Progress
 from penstock.hub.repository import Fetched
+from tests.e2e.server import eventually
 from tests.fakes.hub import FakeHub
 from tests.hub.conftest import CONTENT
+from tests.limits import HANG
 
 NAME = HubName("org/m-GGUF")
 FILES = {"m-Q4_0.gguf": CONTENT, "config.json": b"{}", "README.md": b"#", "empty.json": b""}
@@ -51,11 +52,9 @@ def test_two_processes_pull_one_model(hub: FakeHub, settings: HubSettings, tmp_p
     def waiting() -> int:
         return sum("another process downloads" in log.read_text() for log in logs)
 
-    deadline = time.monotonic() + 60
-    while not waiting() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    eventually(waiting, "one that waits")
     hub.gate.set()
-    assert [process.wait(60) for process in both] == [0, 0]
+    assert [process.wait(HANG) for process in both] == [0, 0]
     assert waiting() == 1
     found = present(settings)
     assert found is not None
@@ -70,11 +69,9 @@ def test_a_killed_process_leaves_a_part_that_another_continues(
     hub.gate = threading.Event()
     command = [sys.executable, "-c", PULL, "org/m-GGUF:Q4_0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    deadline = time.monotonic() + 60
-    while not any(one.server == "cdn" for one in hub.asked) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    eventually(lambda: any(one.server == "cdn" for one in hub.asked), "a download")
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=HANG)
     hub.gate.set()
     assert present(settings) is None
     assert pull(settings).path.read_bytes() == CONTENT
@@ -106,10 +103,10 @@ def test_a_lock_whose_file_is_removed_is_taken_again(tmp_path: Path) -> None:
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    assert waits.wait(10)
+    assert waits.wait(HANG)
     path.unlink()
     os.close(own)
-    waiting.join(10)
+    waiting.join(HANG)
     assert not waiting.is_alive()
     assert not is_locked(path)
 
@@ -237,7 +234,7 @@ def test_the_hub_s_package_waits_for_the_lock(
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(8)
         assert not any(one.server == "cdn" for one in hub.asked)
-    assert process.wait(60) == 0
+    assert process.wait(HANG) == 0
 
 
 def pull_listing(hub: FakeHub, settings: HubSettings, commit: str) -> RemoteFile:

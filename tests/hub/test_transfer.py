@@ -21,6 +21,7 @@ from penstock.hub.errors import HubError, UnreachableError
 from penstock.hub.names import HubName
 from penstock.hub.progress import Progress
 from penstock.hub.repository import Fetched
+from tests.e2e.server import eventually
 from tests.fakes.hub import FakeHub
 from tests.hub.conftest import CONTENT, PIECE
 
@@ -285,9 +286,7 @@ def test_an_interruption_stops_all_requests(hub: FakeHub, settings: HubSettings)
     hub.gate = threading.Event()
 
     def interrupt() -> None:
-        deadline = time.monotonic() + 30
-        while not hub.files_asked() and time.monotonic() < deadline:
-            time.sleep(0.01)
+        eventually(hub.files_asked, "a request for a file")
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt).start()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tests.kubernetes.bed import Bed
 from tests.kubernetes.binary import VERSION
+from tests.limits import HANG
 
 PODS = "/api/v1/namespaces/models/pods"
 POOLS = "/apis/inference.networking.k8s.io/v1/namespaces/models/inferencepools"
@@ -33,7 +34,7 @@ class Watch(threading.Thread):
 
     def run(self) -> None:
         with self._bed.client() as client:
-            client.timeout = 60.0
+            client.timeout = HANG
             self.answer = client.get(self._path, params=self._query).content
 
 

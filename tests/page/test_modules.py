@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.limits import HANG
+
 HERE = Path(__file__).parent
 ASSETS = Path(__file__).parents[2] / "crates/server/page/assets"
 PACKED = 100_000
@@ -26,7 +28,7 @@ def test_modules() -> None:
         pytest.skip(f"the page's modules are not tested: node {OLDEST_NODE} or newer is needed")
     files = [str(file) for file in sorted(HERE.glob("*.test.mjs"))]
     done = subprocess.run(
-        [node, "--test", *files], capture_output=True, text=True, check=False, timeout=300
+        [node, "--test", *files], capture_output=True, text=True, check=False, timeout=HANG
     )
     assert done.returncode == 0, done.stdout + done.stderr
     passed = re.search(r"^# pass (\d+)$", done.stdout, re.M) or re.search(

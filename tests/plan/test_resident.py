@@ -16,6 +16,7 @@ from penstock_ops.plan.engines import Load, engine
 from penstock_ops.plan.here import here
 from penstock_ops.plan.subject import Subject, read_subject
 from penstock_ops.plan.weights import as_packed
+from tests.limits import HANG
 
 pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
 
@@ -104,7 +105,7 @@ def loaded(path: Path) -> tuple[int, int, int]:
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=HANG,
     )
     before, after, weights = map(int, done.stdout.split())
     return before, after, weights

@@ -249,11 +249,10 @@ def test_a_load_that_outgrows_the_target_is_not_held(model: Model) -> None:
     assert flood.choice is None
 
 
-@pytest.mark.timeout(120)
 def test_671_billion_weights_on_64_devices(
     model: Model, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It ends; the bound is for a search that hangs. benchmarks/plan_time.py reports the time."""
+    """It ends. benchmarks/plan_time.py reports the time."""
     began = time.perf_counter()
     subject = model(R1, quantization_config=FP8)
     choice = found(subject, "dell-xe9680-h100:8", goal(2, 2000, 500), "sglang").choice

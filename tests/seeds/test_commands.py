@@ -20,7 +20,7 @@ from penstock.cli.main import main, parser
 from penstock.config.resolve import resolve
 from penstock.config.sources import gather
 from penstock.core import PenstockError
-from tests.e2e.server import HANG
+from tests.limits import HANG
 from tests.seeds.sources import HERE, Command, commands
 
 GIB = 2**30

@@ -15,7 +15,7 @@ import termios
 import time
 from collections.abc import Callable
 
-from tests.e2e.server import HANG
+from tests.limits import HANG
 
 SEQUENCE = re.compile(r"\x1b\[(\??)([0-9;]*)([A-Za-z])")
 

@@ -15,7 +15,7 @@ import pytest
 
 from penstock.cli.main import main
 from penstock.config.machine import free_port
-from tests.e2e.server import HANG
+from tests.limits import HANG
 from tests.top.pages import FakeServer, counting, document
 from tests.top.terminal import Terminal
 

@@ -6,7 +6,7 @@ import time
 from penstock_ops.top.history import Reading, Replica
 from penstock_ops.top.polling import Poller, Snapshot
 from penstock_ops.top.reading import Target
-from tests.e2e.server import HANG
+from tests.limits import HANG
 
 FAST = 0.01
 

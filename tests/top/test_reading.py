@@ -184,12 +184,10 @@ def test_plain_http_where_tls_is_expected() -> None:
 def test_a_slow_answer_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "PATIENCE", 0.3)
     head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"
-    with listener(head, *[b"x"] * 40, every=0.05) as url:
-        began = time.monotonic()
+    with listener(head, *[b"x"] * 100_000, every=0.05) as url:
         found = read(Target(url))
     assert found.state == "dead"
     assert found.error.startswith("no answer within")
-    assert time.monotonic() - began < 30, "it does not wait for the last byte"
 
 
 def test_an_answer_without_an_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:

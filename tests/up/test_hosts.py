@@ -29,6 +29,7 @@ from penstock_ops.verify.between.agent import Agent, Operation
 from penstock_ops.verify.between.channel import LineChannel, LostError
 from penstock_ops.verify.between.coordinator import Node
 from penstock_ops.verify.between.survey import Settings
+from tests.limits import HANG
 from tests.up.plans import result
 
 Change = Callable[["Host"], None]
@@ -288,7 +289,7 @@ def test_a_host_that_is_lost_under_load_interrupts_it(
 ) -> None:
     def load(_plan: object, _flags: object) -> dict[str, Any]:
         two.all[1].die()
-        time.sleep(30)
+        time.sleep(HANG)
         raise AssertionError("the load was not interrupted")
 
     monkeypatch.setattr(planned, "measure_plan", load)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -51,10 +50,8 @@ def test_a_program_that_fails_or_hangs(
     stub: Path, script: str, absence: Absence, said: str
 ) -> None:
     program(stub, "nvidia-smi", script)
-    begin = time.monotonic()
     found = run_command(("nvidia-smi", "-q", "-x"), 0.5)
     assert (found.absence, said in found.detail) == (absence, True)
-    assert time.monotonic() - begin < 30
 
 
 def test_a_program_that_is_missing_or_may_not_run(stub: Path) -> None:

@@ -16,10 +16,10 @@ from penstock.core import Allocation, LogprobRow, Registration, StepPlan, StepRe
 from penstock.core.plan import LAST_SAMPLED
 from penstock.engine.startup import read_model
 from tests.fakes.sampling import encode
+from tests.limits import HANG
 from tests.real_ranks import VOCAB, exact_config
 
 BLOCK = 16
-HANG = 300.0
 TOKENS = 256
 SLOTS = 8
 

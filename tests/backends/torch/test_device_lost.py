@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-import time
 import types
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +23,7 @@ from penstock.backends.torch.step.device import Accelerated
 from penstock.backends.torch.step.nvidia import check_driver
 from penstock.config.devices import CUDA
 from penstock.core import DeviceLostError, PenstockError
+from tests.limits import HANG
 
 ILLEGAL = "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be ..."
 NAMED = (
@@ -234,7 +234,7 @@ class Nccl:
         self.error = error
 
     def shutdown(self) -> None:
-        self.free.wait(60)
+        self.free.wait(HANG)
         self.ended.set()
         if self.error is not None:
             raise self.error
@@ -254,12 +254,12 @@ def test_nccl_is_shut_down_and_may_hang(
         assert ends.ended.is_set()
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     monkeypatch.setattr(group_module, "CLOSE_S", 0.05)
-    hangs, began = Nccl(), time.monotonic()
+    hangs = Nccl()
     LibraryGroup(hangs, 0, 2).close()
-    assert time.monotonic() - began < 30
+    assert not hangs.ended.is_set(), "nobody waits for it"
     assert "NCCL has not ended" in caplog.text
     hangs.free.set()
-    assert hangs.ended.wait(60)
+    assert hangs.ended.wait(HANG)
 
 
 def test_a_sum_on_a_gpu_that_is_lost_does_not_accuse_another_rank() -> None:

@@ -32,7 +32,7 @@ from penstock.engine.sizing import plan_layout
 from penstock.engine.startup import read_model
 from penstock.model.sharding import plan_grid
 from tests.backends.torch import fake_kernels
-from tests.backends.torch.driving import HANG, Driver, Part, backend, config_of
+from tests.backends.torch.driving import Driver, Part, backend, config_of
 from tests.backends.torch.fake_cuda import GPU, GRAPHS, FakeCuda, OnGpu, Watch, fake_cuda
 from tests.backends.torch.fake_kernels import Kernel
 from tests.backends.torch.fake_library import Nccl
@@ -41,6 +41,7 @@ from tests.backends.torch.sampling.test_grammars import Scripted, scripted
 from tests.backends.torch.sampling.test_sampling import CHANGED, same
 from tests.backends.torch.test_families import PROMPT
 from tests.families import FAMILIES
+from tests.limits import HANG
 
 __all__ = ["scripted"]
 CAPTURE = "step/captures.py:capture_graph"

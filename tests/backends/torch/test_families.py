@@ -13,8 +13,9 @@ import pytest
 
 from penstock.core import Pooling
 from penstock.core.plan import LAST_SAMPLED
-from tests.backends.torch.driving import HANG, Driver, Part, backend, dense
+from tests.backends.torch.driving import Driver, Part, backend, dense
 from tests.families import FAMILIES, GGUF_FAMILIES, MAPPINGS
+from tests.limits import HANG
 from tests.real_ranks import TINY
 
 MARGIN = 1e-4

@@ -23,9 +23,10 @@ from penstock.core import Allocation, Registration, StepPlan, StepResult
 from penstock.core.plan import LAST_SAMPLED, NO_BLOCK
 from penstock.core.transfer import OpenTiers, Transfer, TransferKind
 from penstock.engine.startup import read_model
-from tests.backends.torch.driving import BLOCK, HANG, Driver, Part, backend, config_of, dense
+from tests.backends.torch.driving import BLOCK, Driver, Part, backend, config_of, dense
 from tests.backends.torch.test_families import MARGIN, PROMPT
 from tests.fakes.sampling import encode
+from tests.limits import HANG
 
 SHAPES = ["alternating", "llama", "gptoss", "gemma2", "deepseek3", "llama4", "qwen3moe"]
 """Families with windows, chunks, sinks, soft caps, latents and experts."""

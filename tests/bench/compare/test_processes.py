@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from penstock_lab.bench.compare.processes import Meter, ProcessTree, uninterrupted
+from tests.limits import HANG
 
 if not sys.platform.startswith("linux"):
     pytest.skip("process trees are read from /proc", allow_module_level=True)
 
 FAMILY = ["sh", "-c", "sleep 60 & sh -c 'sleep 60' & wait"]
 ENDED = {"Z", "X", ""}
-HANG = 30.0
 CPUS = os.sched_getaffinity(0)
 
 
@@ -58,7 +58,7 @@ def test_a_tree_is_stopped_resumed_and_ended_as_a_whole(family: ProcessTree) -> 
     deadline = time.monotonic() + HANG
     while "T" in {state(pid) for pid in pids}:
         assert time.monotonic() < deadline
-    family.end(patience=5)
+    family.end(patience=HANG)
     assert {state(pid) for pid in pids} <= ENDED
     assert not family.alive()
 
@@ -66,7 +66,7 @@ def test_a_tree_is_stopped_resumed_and_ended_as_a_whole(family: ProcessTree) -> 
 def test_a_stopped_tree_can_be_ended(family: ProcessTree) -> None:
     pids = wait_for(family, 3)
     family.stop()
-    family.end(patience=5)
+    family.end(patience=HANG)
     assert {state(pid) for pid in pids} <= ENDED
     assert family.root.returncode == -signal.SIGTERM
 
@@ -76,7 +76,7 @@ def test_a_child_that_lost_its_parent_is_still_found(tmp_path: Path) -> None:
     try:
         orphans = [pid for pid in wait_for(tree, 3) if pid != tree.root.pid]
     finally:
-        tree.end(patience=5)
+        tree.end(patience=HANG)
     assert {state(pid) for pid in orphans} <= ENDED
 
 
@@ -87,7 +87,7 @@ def test_what_outlives_its_command_is_ended_too(tmp_path: Path) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     (child,) = tree.pids()
-    tree.end(patience=5)
+    tree.end(patience=0.5)
     assert state(child) in ENDED
     assert tree.root.returncode == 3
 

@@ -17,8 +17,8 @@ from tests.deploy.cluster.control_plane import ControlPlane
 from tests.deploy.cluster.recorded import save
 from tests.e2e.server import eventually
 from tests.kubernetes.bed import ADMIN
+from tests.limits import HANG
 
-PATIENCE = 240
 """Seconds; a container that stands still is killed when its time to end is over."""
 
 
@@ -53,7 +53,7 @@ class Applied:
         """Wait until the first cause has these words, and what status prints has others; all of
         it.
         """
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + HANG
         while time.monotonic() < end:
             snapshot = self.snapshot()
             lines = report(snapshot)
@@ -64,7 +64,7 @@ class Applied:
                 return "\n".join(lines)
             time.sleep(0.5)
         said = "\n".join(lines)
-        raise AssertionError(f"{words}: not within {PATIENCE} s; the last status:\n{said}")
+        raise AssertionError(f"{words}: not within {HANG:.0f} s; the last status:\n{said}")
 
     def path(self, kind: str, name: str = "") -> str:
         groups = {"deployments": "/apis/apps/v1", "pods": "/api/v1", "services": "/api/v1"}

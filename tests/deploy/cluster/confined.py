@@ -16,6 +16,7 @@ from typing import Self
 import pytest
 
 from tests.deploy.image import call
+from tests.limits import HANG
 from tests.namespaces import ip
 
 INIT = "import signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); sys.stdin.read()"
@@ -114,7 +115,7 @@ class Confined:
             stderr=subprocess.DEVNULL,
         )
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
-        end = time.monotonic() + 30
+        end = time.monotonic() + HANG
         while not (found := children.read_text().split()):
             if self._process.poll() is not None or time.monotonic() > end:
                 raise OSError("unshare makes no namespaces here")
@@ -146,7 +147,7 @@ def _remove(cgroup: Path) -> None:
         return
     for below in [found for found in cgroup.iterdir() if found.is_dir()]:
         _remove(below)
-    end = time.monotonic() + 30
+    end = time.monotonic() + HANG
     while True:
         try:
             cgroup.rmdir()

@@ -20,7 +20,8 @@ from penstock.cli.main import main
 from tests.deploy.cluster.applied import Applied
 from tests.deploy.cluster.node import Node
 from tests.deploy.conftest import PLACES, of_a_start, of_this_machine
-from tests.e2e.server import HANG, eventually
+from tests.e2e.server import eventually
+from tests.limits import HANG
 
 MODEL = "SmolLM2-135M"
 PORT = 8000

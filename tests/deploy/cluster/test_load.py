@@ -9,7 +9,8 @@ import time
 import pytest
 
 from tests.deploy.cluster.pods import MODEL, Deployed
-from tests.e2e.server import HANG, eventually
+from tests.e2e.server import eventually
+from tests.limits import HANG
 
 SIM = (sys.executable, "-m", "penstock", "sim", "--port", "0", "--served-model-name", MODEL)
 

@@ -12,7 +12,8 @@ import pytest
 
 from penstock_ops.deploy.resources import USER
 from tests.deploy.cluster.pods import MODEL, PORT, Deployed
-from tests.e2e.server import HANG, eventually
+from tests.e2e.server import eventually
+from tests.limits import HANG
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 

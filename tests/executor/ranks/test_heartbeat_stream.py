@@ -14,20 +14,24 @@ from penstock.executor.ranks import HeartbeatStream
 pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
 
 from penstock._native import Stream, StreamListener
+from tests.limits import HANG
 
 KEY = bytes(range(32))
 LIMIT = 1 << 16
-LONG = 30.0
+SILENCE, LONGER = 6.0, 7.0
+"""Seconds without a heartbeat after which a peer is lost, more than a busy machine causes; and a
+longer time.
+"""
 
 
 def streams() -> tuple[Stream, Stream]:
     listener = StreamListener("127.0.0.1:0", KEY)
     found: list[Stream] = []
     caller = threading.Thread(
-        target=lambda: found.append(Stream.connect(listener.address, KEY, LONG))
+        target=lambda: found.append(Stream.connect(listener.address, KEY, HANG))
     )
     caller.start()
-    accepted = listener.accept(LONG)
+    accepted = listener.accept(HANG)
     caller.join()
     return accepted, found[0]
 
@@ -49,11 +53,12 @@ def ignore(_: str) -> None:
 def test_a_peer_that_holds_its_interpreter_is_alive() -> None:
     here, there = streams()
     ends = Ends()
-    line, other = HeartbeatStream(here, LIMIT, 1.0, ends), HeartbeatStream(there, LIMIT, 1.0, ends)
+    line = HeartbeatStream(here, LIMIT, SILENCE, ends)
+    other = HeartbeatStream(there, LIMIT, SILENCE, ends)
     # Unlike CDLL it does not give the interpreter to other threads.
-    ctypes.PyDLL(None).usleep(2_500_000)
+    ctypes.PyDLL(None).usleep(round(1e6 * LONGER))
     other.send(b"still there")
-    assert line.receive(LONG) == b"still there"
+    assert line.receive(HANG) == b"still there"
     assert not ends.reasons
     line.close("over")
     other.close("over")
@@ -63,19 +68,18 @@ def test_messages_arrive_in_order_and_signs_of_life_do_not() -> None:
     here, there = streams()
     ends = Ends()
     line, other = (
-        HeartbeatStream(here, LIMIT, 4.0, ends),
-        HeartbeatStream(there, LIMIT, 4.0, ignore),
+        HeartbeatStream(here, LIMIT, SILENCE, ends),
+        HeartbeatStream(there, LIMIT, SILENCE, ignore),
     )
     messages = [b"one", b"t" * LIMIT, b"three"]
     for message in messages:
         other.send(message)
-    assert [line.receive(LONG) for _ in messages] == messages
+    assert [line.receive(HANG) for _ in messages] == messages
     assert line.receive(0.0) is None
-    # Longer than silence may be, of which a busy machine makes some.
-    time.sleep(4.5)
+    time.sleep(LONGER)
     assert not line.ready()
     line.send(b"still there")
-    assert other.receive(LONG) == b"still there"
+    assert other.receive(HANG) == b"still there"
     assert ends.reasons == []
     line.end("enough")
     other.end("enough")
@@ -87,11 +91,11 @@ def test_silence_is_an_end() -> None:
     ends = Ends()
     line = HeartbeatStream(here, LIMIT, 0.5, ends)
     there.send(b"last")
-    assert ends.said.wait(LONG)
+    assert ends.said.wait(HANG)
     assert "nothing was heard for " in ends.reasons[0]
     assert line.ready()
-    assert line.receive(LONG) == b"last"
-    for refused in (lambda: line.receive(LONG), lambda: line.send(b"x")):
+    assert line.receive(HANG) == b"last"
+    for refused in (lambda: line.receive(HANG), lambda: line.send(b"x")):
         with pytest.raises(ConnectionError, match="nothing was heard"):
             refused()
     line.end("again")
@@ -103,7 +107,7 @@ def test_silence_is_an_end() -> None:
 )
 def test_an_end_wakes_whoever_waits(end: Callable[[Stream], None]) -> None:
     here, there = streams()
-    line = HeartbeatStream(here, LIMIT, LONG, ignore)
+    line = HeartbeatStream(here, LIMIT, HANG, ignore)
     threading.Timer(0.2, end, (there,)).start()
     with pytest.raises(ConnectionError):
-        line.receive(LONG)
+        line.receive(HANG)

@@ -18,10 +18,10 @@ from penstock._native import Decoder, KvMover
 from penstock.core.plan import LogprobRow, StepPlan
 from penstock.core.transfer import RAM, Transfer, TransferKind, TransferResult
 from tests.fakes.plans import one_sequence, registration
+from tests.limits import HANG
 
 BLOCK = 16
 VOCAB = 256
-HANG = 60.0
 PROMPT = [(7 * i + 3) % VOCAB for i in range(40)]
 WHOLE = registration(prompt_logprobs=VOCAB)
 

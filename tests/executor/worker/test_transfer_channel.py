@@ -25,9 +25,9 @@ from penstock.executor.ranks.messages import (
 )
 from penstock.executor.ranks.transfers import END, encode_open, encode_transfer
 from penstock.executor.worker import loop
+from tests.limits import HANG
 
 OPEN = encode_open(OpenTiers("c0ffee", 7, 1.5))
-HANG = 20.0
 
 
 class Script:

@@ -24,7 +24,8 @@ from penstock.kv.gds import (
     PartsError,
     kvikio,
 )
-from tests.executor.worker.test_kv_mover import HANG, disk, move
+from tests.executor.worker.test_kv_mover import disk, move
+from tests.limits import HANG
 
 HEADER = 4096
 BLOCKS = 3

@@ -15,10 +15,11 @@ from penstock_ops.verify.between.agent import Agent
 from penstock_ops.verify.between.channel import LineChannel
 from penstock_ops.verify.between.coordinator import Coordinator, Node
 from penstock_ops.verify.between.survey import Settings
+from tests.limits import HANG
 from tests.namespaces import Hosts
 
 CLONE_NEWNET = 0x40000000
-FAST = Settings(seconds=0.3, patience=10.0, join=60.0)
+FAST = Settings(seconds=0.3, patience=HANG, join=HANG)
 
 
 def enter(name: str) -> None:
@@ -69,4 +70,4 @@ def coordinated(
     finally:
         coordinator.close()
         for thread in threads:
-            thread.join(30)
+            thread.join(HANG)

@@ -32,6 +32,7 @@ from penstock_ops.verify.between.survey import Settings, survey
 from penstock_ops.verify.checks.registry import CHECKS
 from penstock_ops.verify.finding import Status
 from penstock_ops.verify.needs import Needs
+from tests.limits import HANG
 
 GREETING = {
     "protocol": PROTOCOL,
@@ -163,13 +164,13 @@ def test_an_agent_answers_wrong_requests_with_an_error_and_serves_on(
     request_: Mapping[str, Any],
 ) -> None:
     channel, thread = piped_agent()
-    channel.receive(30.0)
+    channel.receive(HANG)
     channel.send(request_)
-    assert channel.receive(30.0)["error"]
+    assert channel.receive(HANG)["error"]
     channel.send({"id": 2, "operation": "stamp", "arguments": {}})
-    assert "error" not in channel.receive(30.0)
+    assert "error" not in channel.receive(HANG)
     channel.close()
-    thread.join(30)
+    thread.join(HANG)
     assert not thread.is_alive()
 
 
@@ -179,7 +180,7 @@ def test_snapshots_of_an_agent_are_judged_by_the_checks() -> None:
     limits = [check for check in CHECKS if check.name == "limits"]
     findings = node_findings(coordinator, limits, Needs())
     coordinator.close()
-    thread.join(30)
+    thread.join(HANG)
     assert {finding.node for finding in findings} == {"here"}
     assert any(finding.summary.startswith("open files") for finding in findings)
 

@@ -21,6 +21,7 @@ from penstock_ops.verify.between.hosts import called_nodes, checked_hosts
 from penstock_ops.verify.between.survey import Settings
 from penstock_ops.verify.finding import Status
 from penstock_ops.verify.needs import Needs
+from tests.limits import HANG
 from tests.namespaces import Hosts
 
 KEY, OTHER_KEY = b"k" * 32, b"o" * 32
@@ -92,7 +93,7 @@ def test_pods_call_with_a_token_and_one_without_it_is_missing() -> None:
         assert names[1].startswith("node 1 (")
         findings = findings_between(coordinator, Needs(), settings)
     for thread in threads:
-        thread.join(30)
+        thread.join(HANG)
         assert not thread.is_alive()
     assert ended == [0]
     assert len(refused) == 1
@@ -116,4 +117,4 @@ def test_an_agent_prints_nothing_but_messages_and_ends_with_its_input() -> None:
         assert process.stdout
         assert json.loads(process.stdout.readline())["protocol"] == 1
         process.stdin.close()
-        assert process.wait(30) == 0
+        assert process.wait(HANG) == 0

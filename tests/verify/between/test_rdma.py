@@ -22,6 +22,7 @@ from penstock_ops.verify.between.rdma import judge_rdma
 from penstock_ops.verify.between.rounds import Pair
 from penstock_ops.verify.finding import Bound, Finding, Status
 from penstock_ops.verify.needs import Needs
+from tests.limits import HANG
 from tests.verify.performance.texts import BANDWIDTH, LATENCY
 
 NODES = ("a", "b", "c", "d")
@@ -178,13 +179,13 @@ def coordinated(names: tuple[str, ...] = ("a", "b")) -> Iterator[Coordinator]:
         threads[-1].start()
         channel = LineChannel(os.fdopen(answer_read, "rb"), os.fdopen(request_write, "wb"))
         nodes.append(Node(name, channel))
-    coordinator = Coordinator(nodes, 5.0, 10.0)
+    coordinator = Coordinator(nodes, HANG, HANG)
     try:
         yield coordinator
     finally:
         coordinator.close()
         for thread in threads:
-            thread.join(10)
+            thread.join(HANG)
 
 
 def measured() -> tuple[Measurements, list[Finding]]:

@@ -10,7 +10,7 @@ use penstock_kv_events::{
 use tokio::task::JoinHandle;
 
 /// Longer than anything takes.
-const HANG: Duration = Duration::from_secs(60);
+const HANG: Duration = Duration::from_secs(300);
 
 fn publisher(port: u16, replay: Option<u16>, buffer_steps: usize) -> Publisher {
     let endpoint = |port| Endpoint::parse(&format!("tcp://*:{port}")).unwrap();

@@ -75,7 +75,7 @@ impl Scene {
         settings.metrics.stale_s = period_s.max(2.0);
         let source = Source::Static(vec![Backend::new(&self.wire.url)]);
         let fleet = Fleet::start(source, settings, client()).unwrap();
-        assert!(fleet.ready(Duration::from_secs(20)).await);
+        assert!(fleet.ready(Duration::from_secs(300)).await);
         fleet
     }
 
@@ -185,7 +185,7 @@ async fn until(fleet: &Fleet, so: impl Fn(&Replica) -> bool) {
 }
 
 async fn in_time<T>(work: impl Future<Output = T>) -> T {
-    let limit = Duration::from_secs(30);
+    let limit = Duration::from_secs(300);
     tokio::time::timeout(limit, work).await.expect("in time")
 }
 

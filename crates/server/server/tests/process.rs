@@ -95,7 +95,7 @@ impl Server {
     }
 
     fn exit(&mut self) -> ExitStatus {
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(300);
         loop {
             if let Some(status) = self.child.try_wait().expect("a child") {
                 return status;
@@ -124,7 +124,7 @@ fn health(address: SocketAddr) -> Option<u16> {
     let mut stream = TcpStream::connect(address).ok()?;
     let head = "GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
     stream.write_all(head.as_bytes()).ok()?;
-    let patience = Some(Duration::from_secs(1));
+    let patience = Some(Duration::from_secs(60));
     stream.set_read_timeout(patience).expect("a time limit");
     let mut status = [0; 12];
     stream.read_exact(&mut status).ok()?;
@@ -132,7 +132,7 @@ fn health(address: SocketAddr) -> Option<u16> {
 }
 
 fn wait_healthy(address: SocketAddr) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(300);
     while health(address) != Some(200) {
         assert!(Instant::now() < deadline, "/health: {:?}", health(address));
         std::thread::sleep(Duration::from_millis(10));

@@ -35,6 +35,7 @@ from benchmarks.gpu.shares import Share  # noqa: E402
 from benchmarks.gpu.sizes import BLOCK, DRY  # noqa: E402
 from benchmarks.gpu.timing import Compiler, Timing  # noqa: E402
 from penstock.core import Allocation  # noqa: E402
+from tests.e2e.server import eventually  # noqa: E402
 from tests.processes import is_alive  # noqa: E402
 
 REPOSITORY = Path(__file__).parents[4]
@@ -141,10 +142,7 @@ def test_a_part_that_takes_too_long_is_stopped_with_its_ranks(tmp_path: Path) ->
         child = int(process.stdout.readline())
         assert run.ended(process, 0.2) == "stopped after 0 s"
         assert process.returncode is not None
-    end = time.monotonic() + 10
-    while is_alive(child) and time.monotonic() < end:
-        time.sleep(0.01)
-    assert not is_alive(child)
+    eventually(lambda: not is_alive(child), "the end of the rank")
 
 
 def test_failures_keep_their_status() -> None:

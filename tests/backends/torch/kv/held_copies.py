@@ -12,8 +12,7 @@ from torch import Tensor
 
 from penstock.backends.torch.async_copy import Pair
 from penstock.backends.torch.kernels import crc64
-
-HANG = 60.0
+from tests.limits import HANG
 
 
 class HeldCopies:

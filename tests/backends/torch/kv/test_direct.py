@@ -12,12 +12,13 @@ from penstock.core.plan import NO_BLOCK
 from penstock.core.transfer import Fault, Transfer, TransferKind
 from tests.backends.torch.kv import test_staging, test_tiers
 from tests.backends.torch.kv.held_copies import LateCopies
-from tests.backends.torch.kv.test_staging import CHUNKS, HANG, LOAD, STORE, moving
+from tests.backends.torch.kv.test_staging import CHUNKS, LOAD, STORE, moving
 from tests.backends.torch.kv.test_tiers import FAMILIES, assert_same, audit
 from tests.e2e.server import eventually
 from tests.e2e.test_kv_tiers import PROMPTS, Open, answers, cached, forget, stats
 from tests.executor.worker.test_kv_mover import disk
 from tests.kv.gds import conftest
+from tests.limits import HANG
 
 kvikio_works = conftest.kvikio_works
 opened, place, late = test_tiers.opened, test_tiers.place, test_staging.late

@@ -25,9 +25,9 @@ from tests.e2e.server import eventually
 from tests.e2e.test_kv_tiers import Open
 from tests.engine import test_traffic as traffic
 from tests.executor.worker.test_kv_mover import disk, silent_redis
+from tests.limits import HANG
 from tests.real_ranks import engine
 
-HANG = 60.0
 BLOCK = 16
 PER_CHUNK = 2
 BLOCKS = 64

@@ -19,9 +19,10 @@ from penstock.backends.torch.kv.staging import CHUNKS
 from penstock.core import DeviceLostError
 from penstock.core.transfer import RAM, Fault
 from tests.backends.torch.kv.held_copies import HeldCopies
-from tests.backends.torch.kv.test_staging import HANG, LOAD, STORE, Moving
+from tests.backends.torch.kv.test_staging import LOAD, STORE, Moving
 from tests.e2e.server import eventually
 from tests.executor.worker.test_kv_mover import disk
+from tests.limits import HANG
 
 
 def stores_on_their_way(m: Moving) -> None:

@@ -26,8 +26,8 @@ from torch._C import _distributed_c10d as c10d
 from penstock._native import Star
 from penstock.backends.torch.ranks import symmetric
 from penstock.backends.torch.ranks.group import Group, LibraryGroup
+from tests.limits import HANG
 
-HANG = 120.0
 PAD = 64
 """Bytes behind a buffer: the steps that its rank has reached."""
 

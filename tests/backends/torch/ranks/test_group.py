@@ -25,10 +25,10 @@ from penstock.backends.torch.ranks.group import (
 )
 from penstock.backends.torch.ranks.ranks import open_group
 from penstock.config.machine import free_port
+from tests.limits import HANG
 
 KEY = bytes(range(32))
 RANKS = 3
-HANG = 60.0
 WIDTHS = [5, 4, 7]
 
 T = TypeVar("T")

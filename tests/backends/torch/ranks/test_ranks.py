@@ -29,11 +29,12 @@ from penstock.engine.sizing import plan_layout
 from penstock.engine.startup import read_model
 from penstock.executor.ranks import LocalResources, comm_resources, keyed, wire
 from penstock.model.sharding import plan_grid
-from tests.backends.torch.driving import BLOCK, HANG, Driver, Part, backend, config_of, dense
+from tests.backends.torch.driving import BLOCK, Driver, Part, backend, config_of, dense
 from tests.backends.torch.test_families import MARGIN, PROMPT
 from tests.executor import test_logits
 from tests.executor.test_nodes import Agent
 from tests.fakes.sampling import encode
+from tests.limits import HANG
 from tests.real_ranks import exact_config, talkative_ranks
 
 

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from penstock.backends.torch.ranks.ray_communicator import Accelerator, Pair, open_library
 from penstock.backends.torch.step import device
-from tests.backends.torch.ranks.test_group import HANG, KEY, free_address
+from tests.backends.torch.ranks.test_group import KEY, free_address
 from tests.fakes.ray_gpu import open_gloo
+from tests.limits import HANG
 
 T = TypeVar("T")
 

@@ -21,6 +21,7 @@ from tests.executor import test_logits
 from tests.executor.test_ray_ranks import gone
 from tests.fakes import ray_gpu
 from tests.fakes.plans import one_sequence, registration
+from tests.limits import HANG
 from tests.processes import memory_files
 from tests.ray_cluster import RayCluster, needs_ray, token_cluster
 from tests.real_ranks import kv_groups, talkative_ranks
@@ -28,7 +29,6 @@ from tests.real_ranks import kv_groups, talkative_ranks
 needs_ray()
 
 RANKS = 4
-HANG = 60.0
 
 
 @pytest.fixture(scope="module")

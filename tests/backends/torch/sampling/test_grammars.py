@@ -26,11 +26,12 @@ from penstock.backends.torch.sampling.grammars import (
 )
 from penstock.core import StepResult
 from penstock.core.plan import LAST_SAMPLED, LATE_MASK, NO_TOKEN
-from tests.backends.torch.driving import HANG, Driver, Part, backend, dense
+from tests.backends.torch.driving import Driver, Part, backend, dense
 from tests.backends.torch.step.test_graphs import Recorder, kernels, recorded, recorder
 from tests.backends.torch.test_families import PROMPT
 from tests.backends.torch.test_steps import Late, on
 from tests.e2e.test_tiny import write_tokenizer
+from tests.limits import HANG
 from tests.real_ranks import TINY, VOCAB
 
 __all__ = ["kernels", "recorder"]

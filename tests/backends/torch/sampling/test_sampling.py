@@ -17,8 +17,9 @@ from penstock.backends.torch.sampling.logit_processors import RuledRow, Rules, c
 from penstock.backends.torch.sampling.slots import DeviceSlots, Updates
 from penstock.core import LogprobRow, StepResult
 from penstock.core.plan import LAST_SAMPLED
-from tests.backends.torch.driving import HANG, SLOTS, Driver, Part, backend
+from tests.backends.torch.driving import SLOTS, Driver, Part, backend
 from tests.backends.torch.test_families import PROMPT
+from tests.limits import HANG
 from tests.real_ranks import VOCAB
 
 STEPS = 12

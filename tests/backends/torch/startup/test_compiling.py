@@ -40,10 +40,11 @@ from penstock.backends.torch.step.captures import Captures  # noqa: E402
 from penstock.backends.torch.step.graphs import DecodeGraphs  # noqa: E402
 from penstock.backends.torch.step.prompt_graphs import PromptGraphs  # noqa: E402
 from penstock.engine.startup import read_model  # noqa: E402
-from tests.backends.torch.driving import HANG, backend  # noqa: E402
+from tests.backends.torch.driving import backend  # noqa: E402
 from tests.backends.torch.quantised import with_fp8, with_mxfp4  # noqa: E402
 from tests.backends.torch.ranks.test_ranks import cut  # noqa: E402
 from tests.families import FAMILIES  # noqa: E402
+from tests.limits import HANG  # noqa: E402
 
 CPU = torch.device("cpu")
 SIZES = {"dtype": "auto", "max_num_batched_tokens": 512}

@@ -21,9 +21,10 @@ from penstock.backends.torch.load.weights import HeadWeights, MixtureWeights
 from penstock.backends.torch.startup.warm_up import largest, warm_up
 from penstock.core import PenstockError
 from penstock.model.spec import Attention
-from tests.backends.torch.driving import BLOCK, HANG, TOKENS, Driver, Part, backend
+from tests.backends.torch.driving import BLOCK, TOKENS, Driver, Part, backend
 from tests.backends.torch.ranks.test_ranks import cut
 from tests.backends.torch.test_families import PROMPT
+from tests.limits import HANG
 
 
 def run(loaded: TorchBackend, blocks: int) -> list[int]:

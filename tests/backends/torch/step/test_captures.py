@@ -24,7 +24,7 @@ from penstock.core import Allocation, StepPlan
 from penstock.core.plan import LAST_SAMPLED
 from penstock.engine.startup import read_model
 from tests.backends.torch import fake_kernels
-from tests.backends.torch.driving import HANG, Driver, Part, backend, config_of
+from tests.backends.torch.driving import Driver, Part, backend, config_of
 from tests.backends.torch.fake_cuda import FakeCuda, fake_cuda
 from tests.backends.torch.ranks import test_ranks
 from tests.backends.torch.step.test_graphs import (
@@ -37,6 +37,7 @@ from tests.backends.torch.step.test_graphs import (
     recorded,
     recorder,
 )
+from tests.limits import HANG
 
 __all__ = ["kernels", "recorder"]
 

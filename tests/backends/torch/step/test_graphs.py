@@ -26,9 +26,10 @@ from penstock.backends.torch.step.graphs import BUCKETS
 from penstock.core import Allocation, Registration, StepPlan
 from penstock.core.plan import LAST_SAMPLED, NOT_FINITE
 from penstock.engine.startup import read_model
-from tests.backends.torch.driving import HANG, SLOTS, Driver, Part, backend, config_of
+from tests.backends.torch.driving import SLOTS, Driver, Part, backend, config_of
 from tests.backends.torch.test_families import PROMPT
 from tests.backends.torch.test_steps import Late
+from tests.limits import HANG
 from tests.real_ranks import VOCAB
 
 KERNELS = {

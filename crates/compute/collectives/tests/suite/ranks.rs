@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use penstock_collectives::{CommError, Group, GroupError, Reader, Writer};
 use proptest::prelude::*;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A file name, removed at the end of the test.
 struct Place(PathBuf);

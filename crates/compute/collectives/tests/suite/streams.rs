@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use penstock_collectives::{GroupError, Key, Stream, StreamListener};
 use proptest::prelude::*;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(300);
 const KEY: Key = [7; 32];
 const LIMIT: usize = 1 << 24;
 
@@ -167,7 +167,7 @@ fn relayed(change: impl Fn(&mut Vec<u8>) + Send) -> Result<Option<Vec<u8>>, Grou
             stream
         });
         let mut accepted = listener.accept(PATIENCE).unwrap();
-        let got = accepted.receive(Duration::from_secs(10), LIMIT);
+        let got = accepted.receive(PATIENCE, LIMIT);
         drop(caller.join().unwrap());
         got
     })

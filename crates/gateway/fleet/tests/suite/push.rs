@@ -46,14 +46,14 @@ async fn push(fleet: &Fleet, feed: &Sender<String>, steps: u64, running: u32) {
         if fleet.view().replicas[0].running == running as f32 {
             return;
         }
-        assert!(began.elapsed() < Duration::from_secs(20));
+        assert!(began.elapsed() < Duration::from_secs(300));
     }
 }
 
 async fn followed(feed: &Sender<String>) {
     let began = Instant::now();
     while feed.receiver_count() == 0 {
-        assert!(began.elapsed() < Duration::from_secs(20));
+        assert!(began.elapsed() < Duration::from_secs(300));
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
@@ -92,7 +92,7 @@ async fn scrapes_are_rarer_while_lines_come() {
     set_page(&fakes[0], streamed_page(0, 1).replace("1000\"", "2000\""));
     let began = Instant::now();
     while fleet.view().kv_tokens(0) != Some(32_000.0) {
-        assert!(began.elapsed() < Duration::from_secs(20));
+        assert!(began.elapsed() < Duration::from_secs(300));
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
@@ -184,7 +184,7 @@ async fn another_engine_behind_the_same_server_is_seen_at_once() {
     feed.send(line(1, 0, 2)).unwrap();
     let began = Instant::now();
     while fleet.view().restarts(0) != 1 {
-        assert!(began.elapsed() < Duration::from_secs(20));
+        assert!(began.elapsed() < Duration::from_secs(300));
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     assert_eq!(fakes[0].scrapes(), 3);

@@ -125,7 +125,7 @@ impl ApiServer {
     }
 }
 
-pub(crate) const HANG: Duration = Duration::from_secs(60);
+pub(crate) const HANG: Duration = Duration::from_secs(300);
 
 /// Waits until it is so.
 pub(crate) async fn until(what: &str, so: impl Fn() -> bool) {

@@ -10,7 +10,7 @@ use std::{env, fs, process, thread};
 use penstock_kvstore::{PartKey, StoreIdentity, Tier, TierError};
 
 /// Nothing here takes longer unless it hangs.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(300);
 
 pub(crate) fn identity(name: &str) -> StoreIdentity {
     StoreIdentity {

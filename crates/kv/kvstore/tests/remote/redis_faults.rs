@@ -183,7 +183,7 @@ fn a_server_that_hangs_is_not_waited_for() {
             "{call}: {error}"
         );
         assert!(
-            start.elapsed() < Duration::from_secs(10),
+            start.elapsed() < Duration::from_secs(60),
             "{call}: {:?}",
             start.elapsed()
         );

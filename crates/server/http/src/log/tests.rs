@@ -31,7 +31,7 @@ impl Write for Gate {
     }
 }
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Logs to a gate with these permissions; returns the written lines.
 fn logged(

@@ -85,7 +85,7 @@ pub(crate) async fn exchange(address: SocketAddr, bytes: &[u8]) -> Reply {
 pub(crate) async fn rest(mut stream: TcpStream) -> Reply {
     let mut bytes = Vec::new();
     let read = stream.read_to_end(&mut bytes);
-    tokio::time::timeout(Duration::from_secs(120), read)
+    tokio::time::timeout(Duration::from_secs(300), read)
         .await
         .expect("an answer in time")
         .expect("a readable answer");
@@ -97,7 +97,7 @@ pub(crate) async fn read_until(stream: &mut TcpStream, wanted: &str) -> String {
     // Room for everything that one write of the server holds.
     let mut bytes = Vec::with_capacity(1 << 16);
     while !String::from_utf8_lossy(&bytes).contains(wanted) {
-        let read = tokio::time::timeout(Duration::from_secs(120), stream.read_buf(&mut bytes));
+        let read = tokio::time::timeout(Duration::from_secs(300), stream.read_buf(&mut bytes));
         let count = read
             .await
             .expect("bytes in time")

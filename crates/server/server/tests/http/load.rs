@@ -99,7 +99,7 @@ async fn a_stream_ends_with_the_server() {
 async fn rest_of_chunks(mut stream: TcpStream) -> String {
     use tokio::io::AsyncReadExt;
     let mut text = String::new();
-    let read = tokio::time::timeout(Duration::from_secs(120), stream.read_to_string(&mut text));
+    let read = tokio::time::timeout(Duration::from_secs(300), stream.read_to_string(&mut text));
     read.await.unwrap().unwrap();
     text
 }

@@ -15,7 +15,7 @@ use penstock_wire::StepResult;
 
 use super::{BLOCKS, Compute, Scratch, allocated, checkpoint, finish, spec};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 const SLOTS: usize = 4;
 
 /// Partition of a decoder.

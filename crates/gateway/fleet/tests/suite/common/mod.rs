@@ -175,7 +175,7 @@ pub(crate) fn client() -> Client {
 pub(crate) async fn fleet(fakes: &[Fake], settings: Settings) -> Fleet {
     let backends = fakes.iter().map(|fake| Backend::new(&fake.url)).collect();
     let fleet = Fleet::start(Source::Static(backends), settings, client()).unwrap();
-    fleet.ready(Duration::from_secs(10)).await;
+    fleet.ready(Duration::from_secs(300)).await;
     fleet
 }
 
@@ -196,7 +196,7 @@ pub(crate) async fn until(fleet: &Fleet, so: impl Fn(&[Replica]) -> bool) {
             return;
         }
         let replicas = &view.replicas;
-        assert!(began.elapsed() < Duration::from_secs(20), "{replicas:?}");
+        assert!(began.elapsed() < Duration::from_secs(300), "{replicas:?}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }

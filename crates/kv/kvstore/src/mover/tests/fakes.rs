@@ -18,7 +18,7 @@ use crate::tier::{Tier, TierError};
 pub(super) const TILE: usize = 12;
 pub(super) const EXTENT: usize = 2 * TILE;
 /// Time-out of waits in tests, long enough for a busy machine.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(300);
 
 struct Block {
     bytes: Arc<Vec<u8>>,
