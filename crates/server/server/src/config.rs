@@ -16,8 +16,8 @@ pub struct Config {
     /// Never empty. The first name is the default in responses.
     pub served_model_names: Vec<String>,
     pub model_path: PathBuf,
-    /// The server has no tokenizer: text in requests is rejected, outputs have none. `model_path` is
-    /// a tokenizer of names only.
+    /// The server has no tokenizer: text in requests is rejected, outputs have none. `model_path`
+    /// is a tokenizer of names only.
     #[serde(default)]
     pub skip_tokenizer_init: bool,
     /// A file that replaces the model's own chat template.
