@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from support.facts import fact_lines, gather, parser, stem, table, write
+from support.facts import fact_lines, gather, parser, shown, stem, table, write
 from support.servers import HERE
 
 from penstock import LLM, SamplingParams, __version__
@@ -204,7 +204,8 @@ def main() -> None:
             server = started(entry, parsed.model, peers, Path(logs))
             try:
                 found = measured(server.name, windows, elsewhere(server, windows))
-                results[server.name] = {**found, **server.facts()}
+                facts = server.facts()
+                results[server.name] = {**found, **facts, "command": shown(facts["command"])}
             finally:
                 server.end()
     facts = gather(peers, (), sys.argv)
