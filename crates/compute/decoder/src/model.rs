@@ -70,8 +70,8 @@ impl Mixer {
         }
     }
 
-    /// Numbers per row of the projections that attention multiplies with each other; 0 without
-    /// attention, and for latent attention, which has buffers of its own.
+    /// Numbers per row of queries, keys and values side by side; 0 for other mixers and for latent
+    /// attention, which has buffers of its own.
     pub(crate) fn qkv_width(&self) -> usize {
         match self {
             Self::Attention(attention) => attention.width(),

@@ -20,8 +20,8 @@ pub struct Activations {
     /// times the minimum of the weight group.
     pub(crate) scaled_sums: Aligned<f32>,
     /// Int8: -128 times the sum of the group's codes. Added to a dot product, it cancels the +128
-    /// offset of `W8` codes; a fraction of it cancels the smaller offsets of `S4` and `Mx4` codes,
-    /// and a multiple of a 128th of it the zero points of `Z4`.
+    /// offset of `W8` codes; a fraction of it cancels the smaller offsets of `S4` and `Mx4` codes.
+    /// For `Z4`, a 128th of it is multiplied by the zero point.
     pub(crate) offsets: Aligned<i32>,
     /// Bf16: values.
     pub(crate) halves: Aligned<u16>,

@@ -1,5 +1,5 @@
-//! Memory in blocks of equal size, with run-time borrow checks per block. What a block contains is
-//! the business of its users.
+//! Pools of memory blocks of equal size, with run-time borrow checks per block. A pool does not
+//! interpret the contents of its blocks.
 //!
 //! A step leases the blocks of its plan. At the same time, transfers to and from other memory
 //! borrow single blocks. A block is free, or has readers, or has one writer. A conflicting request
@@ -16,7 +16,7 @@ use crate::buffer::Aligned;
 /// State bit: a [`BlockWrite`] exists.
 const LENT: u32 = 1 << 31;
 /// State bit: the step's lease writes the block.
-pub(crate) const STEP_WRITES: u32 = 1 << 30;
+const STEP_WRITES: u32 = 1 << 30;
 /// State bits: number of [`BlockRead`]s.
 const READERS: u32 = STEP_WRITES - 1;
 
@@ -93,11 +93,14 @@ impl BlockMemory {
         self.data.base()
     }
 
-    pub(crate) fn state(&self, block: usize) -> Option<&AtomicU32> {
-        self.states.get(block)
+    /// Whether the step's lease writes the block; `false` outside the pool. Only for the lease.
+    pub(crate) fn is_written_by_step(&self, block: usize) -> bool {
+        // Relaxed: the lease has set the mark itself, before it was built.
+        let marked = |state: &AtomicU32| state.load(Ordering::Relaxed) & STEP_WRITES != 0;
+        self.states.get(block).is_some_and(marked)
     }
 
-    /// Number of transfers that have written the block, the current one included. It wraps.
+    /// Number of transfers that have written the block, including one in progress. It wraps.
     pub(crate) fn loads(&self, block: usize) -> u32 {
         // Relaxed: changes are ordered by the gate.
         self.loads[block].load(Ordering::Relaxed)

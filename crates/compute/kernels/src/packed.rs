@@ -249,8 +249,8 @@ pub trait RowSource: Sync {
     /// `false`.
     fn fill_groups(&self, form: WeightFormat, row: usize, out: &mut GroupRow) -> bool;
 
-    /// A source of these rows alone, under the same numbers, if several rows are read faster
-    /// together.
+    /// A source of only these rows, with unchanged indices, if the rows are read faster together
+    /// than one by one.
     fn slab(&self, _rows: std::ops::Range<usize>) -> Option<Box<dyn RowSource + '_>> {
         None
     }
@@ -310,8 +310,9 @@ impl Packed {
         }
     }
 
-    /// Multiplies each output feature by its scale, after the sum over its inputs. Codes that bf16
-    /// holds exactly, such as 8-bit integers and E4M3, thus stay exact with f32 scales.
+    /// Sets a scale for each output feature. Products are multiplied by it after the sum over the
+    /// inputs. Codes that are exact in bf16, such as 8-bit integers and E4M3, thus stay exact with
+    /// f32 scales.
     ///
     /// # Panics
     /// There is not one scale per output feature.

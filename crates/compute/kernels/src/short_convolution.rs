@@ -1,11 +1,10 @@
-//! Gated short convolution: causal and separate for each channel, over the last few tokens of a
-//! sequence.
+//! Gated short convolution: causal and depthwise, over the last few tokens of a sequence.
 //!
-//! A task computes some channels of all rows of one sequence, in order, so that it reads the state
-//! before the first row and writes all later ones without another task. Taps are summed from the
-//! oldest to the newest, each with a fused multiplication, and inputs before the sequence are
-//! zeros. Results therefore have the same bits on every instruction set and for any division into
-//! steps, batches and threads.
+//! A task computes a range of channels for all rows of one sequence, in order. No other task of the
+//! sequence accesses the state of these channels. Products of inputs and taps are accumulated from
+//! the oldest token to the newest by fused multiply-adds, and inputs before the sequence are zeros.
+//! Results therefore have the same bits on every instruction set and for any division into steps,
+//! batches and threads.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -18,19 +17,19 @@ use crate::state::{StateLayout, StateLease};
 
 /// Maximum channels per task: the inputs of a strip of rows stay in the L1 cache.
 const WIDTH: usize = 64;
-/// Rows whose inputs a task keeps at a time.
+/// Rows per strip: a task buffers the inputs of one strip at a time.
 const STRIP: usize = 16;
 
 thread_local! {
-    /// Each thread's inputs of the convolution: a task's channels of the rows before a strip, then
-    /// of the strip.
+    /// Each thread's buffer of `b * x` for the channels of a task: the `kernel - 1` rows before a
+    /// strip, then the rows of the strip.
     static INPUTS: RefCell<Aligned<f32>> = RefCell::new(Aligned::zeroed(0));
 }
 
 /// One rank's channels of a short convolution.
 #[derive(Clone, Copy, Debug)]
 pub struct ShortConvolution<'a> {
-    /// Number of tokens that an output depends on, its own included.
+    /// Number of tokens that an output depends on, including its own.
     pub kernel: usize,
     /// Taps, kernel x channels, oldest token first.
     pub taps: &'a [f32],
@@ -82,10 +81,11 @@ fn convolve_row(
 }
 
 impl Cpu {
-    /// `out = c * convolution(b * x)` for each row. A row has `b`, `c` and `x` side by side, of one
-    /// number per channel each; the rows of the sequences of `states` follow each other. Also
-    /// writes the states: the last `kernel - 1` values of `b * x`, oldest first, for all channels
-    /// of a unit. Sets the other columns of `out` to zero.
+    /// `out = c * convolution(b * x)` for each row. A row has `b`, `c` and `x` side by side, each
+    /// with one number per channel. The rows of each sequence of `states` are contiguous, in the
+    /// order of the sequences. Also writes the states. The state of a unit consists of the last
+    /// `kernel - 1` values of `b * x` of all its channels, oldest token first. Sets the other
+    /// columns of `out` to zero.
     ///
     /// `layer`: index of the layer among those with a state.
     ///
@@ -136,17 +136,19 @@ impl Cpu {
     }
 }
 
-/// The channels of a task: `own` of the `width` channels of a unit, of which the first is channel
-/// `first` of the rank.
+/// The channels of a task, all in one unit.
 struct Channels {
     unit: usize,
+    /// Number of channels per unit.
     width: usize,
+    /// Range in the unit.
     own: Range<usize>,
+    /// Index of the first channel in the rank.
     first: usize,
 }
 
 impl Channels {
-    /// Division of all channels into tasks.
+    /// Divides all channels into tasks.
     fn all(layout: &StateLayout, width: usize) -> Vec<Self> {
         let of_unit = |unit: usize| {
             let firsts = (0..width).step_by(WIDTH);
@@ -174,7 +176,7 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// Computes some channels of a sequence, whose first row is row `first` of the batch.
+    /// Computes the channels for all rows of a sequence. Its first row is row `first` of the batch.
     fn run(&self, sequence: usize, first: usize, channels: &Channels) {
         let (before, n) = (self.convolution.kernel - 1, channels.own.len());
         let states = &self.states.sequences()[sequence];
@@ -197,8 +199,8 @@ impl Pass<'_> {
         });
     }
 
-    /// Computes some channels of one row. `inputs` has those of the rows before it, and receives
-    /// the row's own.
+    /// Computes the channels for one row. `inputs` starts with `b * x` of the `kernel - 1`
+    /// preceding rows; the row's own `b * x` is stored behind them.
     fn row(&self, row: usize, channels: &Channels, inputs: &mut [f32]) {
         let (first, n) = (channels.first, channels.own.len());
         let part = |i: usize| &self.rows[(3 * row + i) * self.channels + first..][..n];
@@ -219,8 +221,8 @@ impl Pass<'_> {
         let place = (channels.unit, self.layer);
         for (i, inputs) in state.chunks_exact_mut(channels.own.len()).enumerate() {
             let first = i * channels.width + channels.own.start;
-            // SAFETY: only tasks of these channels access these numbers. Of those, only that of a
-            // sequence writes what the sequence reads, and it does so later.
+            // SAFETY: tasks of other channels access other numbers. No other sequence writes the
+            // slot that this one reads (`StateLease`), and this task writes it after the read.
             unsafe { self.states.read(sequence, place, first, inputs) };
         }
     }
@@ -229,8 +231,8 @@ impl Pass<'_> {
         let place = (channels.unit, self.layer);
         for (i, inputs) in state.chunks_exact(channels.own.len()).enumerate() {
             let first = i * channels.width + channels.own.start;
-            // SAFETY: every written slot belongs to one sequence, which has one task for these
-            // channels.
+            // SAFETY: tasks of other channels access other numbers. No other sequence accesses a
+            // slot that this one writes (`StateLease`).
             unsafe { self.states.write(slot, place, first, inputs) };
         }
     }

@@ -106,7 +106,7 @@ impl Loader<'_> {
             .unwrap_or_default()
     }
 
-    /// Index of a rotation among those of the model.
+    /// Index of `rope` among the model's rotations.
     fn rope(&self, rope: Option<&RopeSpec>) -> Option<usize> {
         let rope = rope?;
         self.ropes.iter().position(|other| other == rope)

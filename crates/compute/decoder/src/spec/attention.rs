@@ -88,7 +88,7 @@ pub struct LatentSpec {
     pub rope: Option<RopeSpec>,
 }
 
-/// Heads of attention, equal in all layers that have attention.
+/// Attention heads, equal in all layers that have attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heads {
     /// Query heads.

@@ -5,12 +5,12 @@ use serde::Deserialize;
 use super::check_sizes;
 use crate::error::DecoderError;
 
-/// Most tokens that a convolution may cover.
+/// Maximum tokens that a convolution covers.
 const LONGEST: usize = 16;
 
 /// `out(c * convolution(b * x))`, where `b`, `c` and `x` are projections of the input. The
-/// convolution is causal and separate for each channel. The state of a sequence consists of `b * x`
-/// of the last `kernel - 1` tokens.
+/// convolution is causal and depthwise. The state of a sequence consists of `b * x` of the last
+/// `kernel - 1` tokens.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct ConvolutionSpec {
@@ -18,7 +18,7 @@ pub struct ConvolutionSpec {
     pub channels: usize,
     /// Number of tokens that the convolution covers.
     pub kernel: usize,
-    /// Number of equal parts that the channels can be divided into between ranks.
+    /// Number of equal groups of channels. Ranks have whole groups.
     pub units: usize,
     /// The convolution and all projections have biases.
     #[serde(default)]

@@ -189,7 +189,7 @@ impl Part<'_> {
             // `at`.
             unsafe {
                 let zero = if SOURCE == ZEROED {
-                    // The zero point of a feature for each of its 4 inputs.
+                    // Broadcasts each feature's zero point to the bytes of its 4 inputs.
                     let zeros = zero_points::<SOURCE>(self.block, at);
                     _mm512_mullo_epi32(zeros, _mm512_set1_epi32(0x0101_0101))
                 } else {

@@ -114,7 +114,7 @@ unsafe fn codes<const SOURCE: u8, const M: usize>(
             if SOURCE == ZEROED {
                 let zeros = [0, 8].map(|at| bytes(scales.add(PANEL).cast::<u8>().add(at)));
                 for (m, dots) in dots.iter_mut().enumerate() {
-                    // The sum of the activation codes has at most 13 bits.
+                    // Minus the sum of the activation codes, which fits the 16 bits of `madd`.
                     let sum = *acts.offsets.as_ptr().add((row + m) * groups + g) >> 7;
                     let sum = _mm256_set1_epi32(sum);
                     for h in 0..2 {
@@ -346,7 +346,7 @@ unsafe fn powers(exponents: *const u8) -> __m256 {
     _mm256_castsi256_ps(_mm256_slli_epi32::<23>(exponents))
 }
 
-/// 8 bytes as 8 numbers of 32 bits.
+/// Zero-extends 8 bytes to 32 bits each.
 ///
 /// # Safety
 /// `bytes` points to 8 readable bytes.

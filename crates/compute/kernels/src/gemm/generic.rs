@@ -121,8 +121,8 @@ fn nibbles(
     let mut product = [0.0f32; PANEL];
     for g in 0..groups {
         let acts = &tile.acts.codes[row * tile.acts.k_padded + g * GROUP..][..GROUP];
-        // `offsets` has -128 times the sum of the activation codes; a lane needs the sum times the
-        // negative of its zero.
+        // `offsets` has -128 times the sum of the activation codes; a lane needs minus its zero
+        // times the sum.
         let sum = tile.acts.offsets[row * groups + g] >> 7;
         let mut dot = std::array::from_fn(|lane| sum * i32::from(zero(scales, g, lane)));
         dot_nibbles(&mut dot, &codes[g * 256..][..256], acts, &entry);

@@ -91,7 +91,7 @@ pub(super) fn first_dots<const SOURCE: u8>(offset: i32, zeros: __m512i) -> __m51
                 _mm512_srai_epi32::<5>(offset),
             )
         }
-        // A 128th is the negative sum of the activation codes, which has at most 13 bits.
+        // A 128th is minus the sum of the activation codes, which fits the 16 bits of `madd`.
         ZEROED => _mm512_madd_epi16(zeros, _mm512_set1_epi32(offset >> 7)),
         _ => _mm512_setzero_si512(),
     }

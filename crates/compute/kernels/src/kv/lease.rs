@@ -2,11 +2,10 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::layout::{KvLayout, KvType, RUN};
 use crate::activations::bf16_bits;
-use crate::block_memory::{BlockBusy, BlockMemory, PoolHandle, STEP_WRITES};
+use crate::block_memory::{BlockBusy, BlockMemory, PoolHandle};
 
 /// A pool of blocks of keys and values. Memory is zero, and physical pages are allocated on first
 /// write.
@@ -201,10 +200,8 @@ impl StepLease<'_> {
     }
 
     fn assert_written(&self, block: usize) {
-        let state = self.memory.state(block);
-        // Relaxed: this lease set the mark itself, before it was built.
         assert!(
-            state.is_some_and(|s| s.load(Ordering::Relaxed) & STEP_WRITES != 0),
+            self.memory.is_written_by_step(block),
             "block {block} is not leased for writing"
         );
     }

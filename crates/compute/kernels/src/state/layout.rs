@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-/// The shape of a memory of states.
+/// Shape of a [`super::StateMemory`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateLayout {
     /// Number of decoder layers with a state.
@@ -23,7 +23,7 @@ impl StateLayout {
         size_of::<f32>() * self.units * self.layers * self.numbers
     }
 
-    /// Index, in its slot, of the first of the numbers `range` of a unit of a layer.
+    /// Index in the slot of number `range.start` of a unit of a layer.
     pub(super) fn first(&self, unit: usize, layer: usize, range: &Range<usize>) -> usize {
         assert!(
             unit < self.units

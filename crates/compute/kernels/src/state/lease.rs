@@ -2,12 +2,11 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::layout::StateLayout;
-use crate::block_memory::{BlockBusy, BlockMemory, PoolHandle, STEP_WRITES};
+use crate::block_memory::{BlockBusy, BlockMemory, PoolHandle};
 
-/// The states of sequences, in slots of equal size. Memory is zero, and physical pages are
+/// A pool of slots, each with the state of one sequence. Memory is zero, and physical pages are
 /// allocated on first write.
 ///
 /// Kernels access slots through a [`StateLease`]; all other access is through a [`PoolHandle`].
@@ -20,17 +19,18 @@ pub struct StateMemory {
     written: Vec<usize>,
 }
 
-/// What the last step left in a slot.
+/// The state that the last step wrote to a slot.
 #[derive(Clone, Copy, Default)]
 struct Contents {
-    /// Number of tokens that the state covers; `None` = no step has completed a state here.
+    /// Number of tokens that the state covers; `None` = no completed step has written the slot.
     position: Option<usize>,
-    /// Number of transfers into the slot at that time.
+    /// [`BlockMemory::loads`] of the slot at that time. If it has changed, a transfer has
+    /// overwritten the state.
     loads: u32,
 }
 
-/// The states of one sequence in a step. All slots that a step writes are distinct, and of these it
-/// reads only `to`, as the `from` of the same sequence.
+/// The state slots of one sequence in a step. A step writes each slot at most once. Only the
+/// sequence that writes a slot may also read it, with `from` equal to `to` (update in place).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SequenceStates {
     /// Position of the sequence's first row.
@@ -41,12 +41,13 @@ pub struct SequenceStates {
     pub from: Option<usize>,
     /// Slot for the state after the last row.
     pub to: usize,
-    /// Further states to write: the number of rows after which, from 1 and ascending, and the slot.
+    /// Additional states to write: the number of rows that a state covers, ascending within
+    /// `1..rows`, and its slot.
     pub saves: Vec<(usize, usize)>,
 }
 
 impl SequenceStates {
-    /// The states to write: the number of rows after which, ascending, and the slot.
+    /// All states to write: `saves`, then `to` after the last row.
     pub(crate) fn outputs(&self) -> impl Iterator<Item = (usize, usize)> {
         let last = (self.rows, self.to);
         self.saves.iter().copied().chain([last])
@@ -82,12 +83,12 @@ impl StateMemory {
     /// otherwise.
     ///
     /// # Errors
-    /// A slot of the step is in a conflicting transfer, or its state covers another number of
-    /// tokens than the sequence's start. Nothing is leased.
+    /// A slot of the step is in a conflicting transfer, or a slot to read does not hold the state
+    /// at the sequence's start. Nothing is leased.
     ///
     /// # Panics
     /// A slot is outside the memory, is written twice, or is written and read by another sequence;
-    /// or the rows of `saves` do not ascend between 0 and the number of rows.
+    /// or a sequence has no rows; or the numbers of rows in `saves` do not ascend within `1..rows`.
     pub fn lease(&mut self, sequences: Vec<SequenceStates>) -> Result<StateLease<'_>, StateError> {
         let lease = StateLease {
             layout: &self.layout,
@@ -99,12 +100,13 @@ impl StateMemory {
         // Clears the marks of a leaked lease, if there was one.
         lease.memory.end_step(lease.written.drain(..));
         for sequence in &lease.sequences {
-            let rows: Vec<usize> = sequence.outputs().map(|(rows, _)| rows).collect();
-            assert!(
-                rows[0] > 0 && rows.is_sorted_by(|a, b| a < b),
-                "states after rows {rows:?}, not ascending from 1"
-            );
-            for (_, slot) in sequence.outputs() {
+            let mut last = 0;
+            for (rows, slot) in sequence.outputs() {
+                assert!(
+                    rows > last,
+                    "states after {last} and {rows} rows, not ascending from 1"
+                );
+                last = rows;
                 let fresh = lease.memory.begin_write(slot)?;
                 assert!(fresh, "state slot {slot} is written twice");
                 lease.written.push(slot);
@@ -140,8 +142,8 @@ impl StateLease<'_> {
         &self.sequences
     }
 
-    /// Ends a step that has written all of its states in all layers. Without this call, the written
-    /// slots count as empty.
+    /// Ends the step and records the positions of the states that it has written in all layers.
+    /// Without this call, the written slots count as empty.
     pub fn complete(self) {
         for sequence in &self.sequences {
             for (rows, slot) in sequence.outputs() {
@@ -161,14 +163,15 @@ impl StateLease<'_> {
             );
         }
         let slots = reads.iter().map(|&(_, from)| from as i32).collect();
+        // Precedes the position check: from here on, no transfer can change the slots.
         self.memory
             .begin_reads(vec![(Arc::new(slots), 0..reads.len())])?;
         let mut starts = reads.iter().map(|(sequence, from)| (sequence.start, *from));
         starts.try_for_each(|(start, slot)| self.check_position(slot, start))
     }
 
-    /// Checks that a slot has the state after `start` tokens. The state that a transfer has loaded
-    /// may cover any number.
+    /// Checks that a slot has the state after `start` tokens. The position of a state that a
+    /// transfer has loaded is unknown and passes the check.
     fn check_position(&self, slot: usize, start: usize) -> Result<(), StateError> {
         let Contents { position, loads } = self.contents[slot];
         if position == Some(start) || loads != self.memory.loads(slot) {
@@ -182,15 +185,15 @@ impl StateLease<'_> {
     }
 
     fn is_written(&self, slot: usize) -> bool {
-        let Some(state) = self.memory.state(slot) else {
-            panic!("state slot {slot} outside the memory");
-        };
-        // Relaxed: this lease sets the mark itself.
-        state.load(Ordering::Relaxed) & STEP_WRITES != 0
+        assert!(
+            slot < self.memory.blocks(),
+            "state slot {slot} outside the memory"
+        );
+        self.memory.is_written_by_step(slot)
     }
 
-    /// Copies numbers of the state before the sequence's first row to `out`: those of a unit of a
-    /// layer, from number `first` on.
+    /// Reads a part of the state before the sequence's first row: `out.len()` numbers of a unit of
+    /// a layer, from number `first` on.
     ///
     /// # Safety
     /// During the call, no other task writes these numbers of the slot.
@@ -211,8 +214,8 @@ impl StateLease<'_> {
         unsafe { std::ptr::copy_nonoverlapping(numbers, out.as_mut_ptr(), out.len()) };
     }
 
-    /// Copies `values` to a slot that the step writes: to a unit of a layer, from number `first`
-    /// on.
+    /// Writes `values` to a slot that the step writes: numbers of a unit of a layer, from number
+    /// `first` on.
     ///
     /// # Safety
     /// During the call, no other task accesses these numbers of the slot.
@@ -261,7 +264,7 @@ impl Drop for StateLease<'_> {
 pub enum StateError {
     /// A slot is in a transfer.
     Busy(BlockBusy),
-    /// A slot that the step reads has no state, or that of another position.
+    /// A slot to read has no state, or a state at another position.
     Position {
         /// The slot.
         slot: usize,

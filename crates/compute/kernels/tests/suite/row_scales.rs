@@ -12,7 +12,7 @@ fn random_codes(rng: &mut Rng, n: usize, k: usize) -> Vec<f32> {
     (0..n * k).map(|_| rng.below(256) as f32 - 128.0).collect()
 }
 
-/// Scales, also of 0, of either sign and far from 1.
+/// Random scales, some of them 0, negative, tiny or huge.
 fn random_scales(rng: &mut Rng, n: usize) -> Vec<f32> {
     let scale = |rng: &mut Rng| {
         let random = 0.01 * rng.unit();

@@ -1,4 +1,4 @@
-//! Short convolutions against f64, and against themselves in other divisions into steps.
+//! Short convolutions against f64, and against the same sequence divided into other steps.
 
 use super::common::{Rng, bits, isas};
 use penstock_kernels::{
@@ -45,7 +45,7 @@ impl Machine {
         }
     }
 
-    /// Computes rows of `b`, `c` and `x` side by side.
+    /// Runs the convolution on rows of `b`, `c` and `x` side by side.
     fn run(&mut self, sequences: Vec<SequenceStates>, rows: &[f32]) -> Vec<f32> {
         let (count, ld) = (rows.len() / (3 * self.channels), self.channels + 5);
         let mut out = vec![f32::NAN; count * ld];
@@ -74,7 +74,7 @@ impl Machine {
         own
     }
 
-    /// Numbers of a slot's state in the convolution's layer, and those of the other layers.
+    /// Bits of the state in a slot: of [`LAYER`], and of the other layers.
     fn state(&self, slot: usize) -> (Vec<u32>, Vec<u32>) {
         let layout = *self.memory.layout();
         let block = self.memory.handle().read(slot).unwrap();
@@ -161,8 +161,9 @@ proptest! {
         }
     }
 
-    /// Rows and states have the same bits for any division of a sequence into steps and whatever
-    /// other sequences a step has: in place or in another slot, or continued from a saved state.
+    /// Rows and states do not depend on how a sequence is divided into steps, on the other
+    /// sequences of a step, on whether a state is updated in place, or on a restart from a saved
+    /// state.
     #[test]
     fn steps_do_not_change_bits(
         kernel in 2usize..6, units in 1usize..4, width in 1usize..90, rows in 2usize..70,

@@ -1,4 +1,4 @@
-//! Leases of state slots: their rules, and the positions that they check.
+//! Leases of state slots: exclusion of transfers and other sequences, and checks of positions.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -7,7 +7,7 @@ use penstock_kernels::{
 };
 use proptest::prelude::*;
 
-/// Rows `first` and on of a matrix given as codes.
+/// The rows of a matrix of codes, from row `first` on.
 struct Grouped<'a> {
     rows: &'a [GroupRow],
     first: usize,
@@ -15,7 +15,7 @@ struct Grouped<'a> {
 
 impl RowSource for Grouped<'_> {
     fn fill_f32(&self, _: usize, _: &mut [f32]) {
-        panic!("codes are given, nothing is to be rounded");
+        panic!("the source has codes, so no weight is quantised");
     }
 
     fn fill_groups(&self, _: WeightFormat, row: usize, out: &mut GroupRow) -> bool {
@@ -27,7 +27,7 @@ impl RowSource for Grouped<'_> {
     }
 }
 
-/// Random codes, also for the padding, with scales and zero points at the ends of their ranges.
+/// Random codes, also in the padding. Scales and zero points include the ends of their ranges.
 fn random_rows(rng: &mut Rng, n: usize, k: usize) -> Vec<GroupRow> {
     let row = |rng: &mut Rng| {
         let mut row = GroupRow::new(k.next_multiple_of(GROUP));
@@ -36,7 +36,7 @@ fn random_rows(rng: &mut Rng, n: usize, k: usize) -> Vec<GroupRow> {
         row.codes.iter_mut().for_each(|c| *c = code(rng));
         for (scale, zero) in row.scales.iter_mut().zip(&mut row.mins) {
             let random = f16::from_f32(rng.unit() * 0.1).to_f32();
-            // The smallest and the largest number of f16.
+            // Includes f16's smallest positive number and its lowest number.
             *scale = [random, random, 0.0, 2f32.powi(-24), -65504.0][rng.below(5)];
             *zero = [0.0, 15.0, rng.below(16) as f32][rng.below(3)];
         }
