@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock.core import PenstockError
 from penstock.model.errors import ModelError
 from penstock.model.fields import Fields
-from penstock.model.quantization import Quantization, quantization, tensors
+from penstock.model.quantization import Pattern, Quantization, Rule, quantization, tensors
 from penstock.model.sizing import Part
 
 FILE = Path("config.json")
@@ -215,6 +215,35 @@ def _replaced(settings: dict[str, Any], chance: random.Random, value: object) ->
 def test_auto_round_stores_zero_points_as_its_packing_says(packing: str, layout: str) -> None:
     found = read(ROUND | {"packing_format": packing})
     assert [scheme.layout for scheme in found.schemes] == [layout]
+
+
+def test_the_first_rule_decides_between_names_and_expressions() -> None:
+    chance = random.Random(38)
+    modules = [f"{AT}mlp.{role}_proj" for role in ("gate", "up", "down")]
+    schemes = [None, *read(GPTQ).schemes, *read(AWQ).schemes]
+    kinds = ("name", "contains", "path", "match", "search", "glob")
+    texts = (*modules, "mlp", "up_proj", "model.layers")
+    for _ in range(300):
+        patterns = [Pattern(chance.choice(kinds), chance.choice(texts), "ignore") for _ in range(6)]
+        rules = tuple(Rule(pattern, chance.choice(schemes)) for pattern in patterns)
+        found = Quantization("any", rules, read(ROUND).parts)
+        for module in modules:
+            first = next((rule for rule in rules if rule.pattern.matches(module)), None)
+            expected = first.scheme if first else found.parts["dense"]
+            assert found.scheme(module, "dense") == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "names"),
+    [
+        ("name", "a.b", {"a.b"}),
+        ("contains", "a.b", {"a.b", "a.b.c", "xa.bc"}),
+        ("path", "a.b", {"a.b", "a.b.c"}),
+    ],
+)
+def test_plain_text_is_no_expression(kind: Any, text: str, names: set[str]) -> None:
+    tried = ("a.b", "a.b.c", "xa.bc", "acb", "a", "b")
+    assert {name for name in tried if Pattern(kind, text, "").matches(name)} == names
 
 
 def test_older_keys_and_files() -> None:

@@ -30,24 +30,23 @@ class Pattern:
     """Key of the settings in which the pattern occurs, for errors."""
 
     def expression(self) -> re.Pattern[str]:
-        """The compiled form of the pattern. Raises `re.error` for an invalid expression, and for
-        one that may take too long.
+        """The compiled form of a pattern that is not plain text. Raises `re.error` for an invalid
+        expression, and for one that may take too long.
         """
         return _expression(self.kind, self.text)
 
     def matches(self, name: str) -> bool:
+        if self.kind == "name":
+            return name == self.text
+        if self.kind == "contains":
+            return self.text in name
         found = self.expression()
-        from_start = self.kind in ("name", "match", "glob")
-        return bool(found.match(name) if from_start else found.search(name))
+        return bool(found.match(name) if self.kind in ("match", "glob") else found.search(name))
 
 
 @lru_cache(maxsize=4096)
 def _expression(kind: str, text: str) -> re.Pattern[str]:
     match kind:
-        case "name":
-            return re.compile(rf"{re.escape(text)}\Z")
-        case "contains":
-            return re.compile(re.escape(text))
         case "path":
             return re.compile(rf"(?:^|\.){re.escape(text.strip('.'))}(?:\.|$)")
         case "glob":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from penstock.model.quantization.patterns import Pattern
 from penstock.model.quantization.scheme import Scheme
@@ -20,7 +21,7 @@ class Rule:
     """None: modules that the pattern matches are not quantised."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Quantization:
     """The first rule that matches a module decides; without one, the part of the model to which
     the module belongs.
@@ -33,10 +34,28 @@ class Quantization:
 
     def scheme(self, module: str, part: Part) -> Scheme | None:
         """The scheme of a module, by its name in the checkpoint. None if it is not quantised."""
-        for rule in self.rules:
+        named = self._named.get(module, len(self.rules))
+        for index, rule in self._unnamed:
+            if index > named:
+                break
             if rule.pattern.matches(module):
                 return rule.scheme
-        return self.parts.get(part)
+        return self.rules[named].scheme if named < len(self.rules) else self.parts.get(part)
+
+    @cached_property
+    def _named(self) -> dict[str, int]:
+        """Index of the first rule for each whole name. Some checkpoints list hundreds of names, and
+        a mixture has tens of thousands of modules.
+        """
+        indices = reversed(range(len(self.rules)))
+        patterns = ((self.rules[index].pattern, index) for index in indices)
+        return {pattern.text: index for pattern, index in patterns if pattern.kind == "name"}
+
+    @cached_property
+    def _unnamed(self) -> list[tuple[int, Rule]]:
+        """The other rules, each with its index."""
+        rules = enumerate(self.rules)
+        return [(index, rule) for index, rule in rules if rule.pattern.kind != "name"]
 
     @property
     def schemes(self) -> tuple[Scheme, ...]:
