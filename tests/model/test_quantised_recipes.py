@@ -78,10 +78,28 @@ def test_gptq(load: Load) -> None:
 
 def test_awq(load: Load) -> None:
     tensors = codes(AT, "qweight", "qzeros", "scales")
-    for zero_point, zeros in ((True, f"{AT}.qzeros"), (False, None)):
+    for zero_point in (True, False):
         recipe = load("llama", AWQ | {"zero_point": zero_point}, tensors).layers[1]["up"]
-        expected = Codes("awq", 4, f"{AT}.scales", 1, 32, zeros=zeros)
+        expected = Codes("awq", 4, f"{AT}.scales", 1, 32, zeros=f"{AT}.qzeros")
         assert recipe == Recipe(f"{AT}.qweight", codes=expected)
+
+
+@pytest.mark.parametrize(
+    ("settings", "zeros"),
+    [
+        (AWQ | {"zero_point": False}, None),
+        (GPTQ, None),
+        # The decoder then names the missing tensor.
+        (AWQ, f"{AT}.qzeros"),
+        (GPTQ | {"sym": False}, f"{AT}.qzeros"),
+    ],
+)
+def test_only_symmetric_codes_may_lack_zero_points(
+    load: Load, settings: object, zeros: str | None
+) -> None:
+    found = load("llama", settings, codes(AT, "qweight", "scales")).layers[1]["up"].codes
+    assert found is not None
+    assert found.zeros == zeros
 
 
 def test_compressed_tensors(load: Load) -> None:

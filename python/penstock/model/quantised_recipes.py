@@ -149,6 +149,6 @@ def _codes(module: str, scheme: Scheme, present: Set[str]) -> Codes:
         f"{module}.scales",
         rows,
         cols,
-        zeros=name("qzeros") if scheme.layout != "awq" or scheme.zero_points else None,
+        zeros=name("qzeros", needed=scheme.zero_points),
         groups=name("g_idx", needed=scheme.act_order),
     )
