@@ -15,6 +15,7 @@ from penstock.model.sharding import plan_grid
 from penstock.model.sizing import kv_spec, parameters, state_bytes
 from penstock.model.spec import (
     Attention,
+    Codes,
     Experts,
     Mlp,
     Norm,
@@ -192,6 +193,16 @@ def test_tensors_have_their_names(read: Reader, read_gguf: Reader) -> None:
         "blk.2.shortconv.in_proj.weight", rows=(64, 128)
     )
     assert info.weights.layers[1]["q_norm"] == Recipe("blk.1.attn_q_norm.weight")
+
+
+def test_quantised_projections_of_convolutions(read: Reader) -> None:
+    settings = {"quant_method": "gptq", "bits": 4, "group_size": 128}
+    at = "model.layers.0.conv."
+    convolution = read(CONFIG, quantization_config=settings).weights.layers[0]
+    codes = Codes("gptq", 4, f"{at}in_proj.scales", 1, 128)
+    assert convolution["conv_c"] == Recipe(f"{at}in_proj.qweight", rows=(2048, 4096), codes=codes)
+    assert convolution["conv_out"].tensor == f"{at}out_proj.qweight"
+    assert convolution["conv"] == Recipe(f"{at}conv.weight")
 
 
 def test_a_mixture_has_dense_layers_first(read: Reader, read_gguf: Reader) -> None:

@@ -60,11 +60,9 @@ shared.
 """
 OUTSIDE = ("positions", "score")
 """Matrices that `sizing` counts among the vectors."""
-_WORDS = {
-    "packed": ("weight_packed", "weight_scale", "weight_zero_point"),
-    "gptq": ("qweight", "scales", "qzeros"),
-}
-"""Tensors of a matrix of integer codes: codes, scales, zero points."""
+_PACKED = ("weight_packed", "weight_scale", "weight_zero_point")
+_GPTQ = ("qweight", "scales", "qzeros")
+"""Tensors of a matrix of integer codes: codes, scales, zero points. AWQ has GPTQ's names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,17 +212,18 @@ class _Layout:
         return Recipe(f"{name}{own}", scales=f"{name}.scales{own}")
 
     def _words(self, role: str, matrix: Matrix, codes: Codes, separate: bool) -> Recipe:
-        """A matrix of integer codes in words. Zero points are random, too; groups are neighbours
-        in any case.
+        """A matrix of integer codes packed into words. Zero points are random, too. Groups are
+        contiguous, even if the checkpoint's are not.
         """
         scheme = Scheme(codes.layout, "int", codes.bits, (codes.rows, codes.cols))
         scheme = replace(scheme, zero_points=codes.zeros is not None)
         stored = {each.name: each for each in tensors(scheme, matrix.outputs, matrix.inputs)}
-        form = f"{codes.layout}{codes.bits}.{codes.cols}{'z' if codes.zeros else ''}"
+        shared = f"{codes.rows}x{codes.cols}"
+        form = f"{codes.layout}{codes.bits}.{shared}{'z' if codes.zeros else ''}"
         name = f"{role}.{matrix.outputs}.{matrix.inputs}.{form}"
         own = f".{EXPERT}" if separate else ""
         scale = FLOATS[scheme.scale](code_scale(self.spread, codes.bits))
-        code, scales, zeros = _WORDS.get(codes.layout, _WORDS["gptq"])
+        code, scales, zeros = _PACKED if codes.layout == "packed" else _GPTQ
         kept = [("", code, None), (".scales", scales, scale)]
         kept += [(".zeros", zeros, None)] if codes.zeros else []
         for number in [f".{e}" for e in range(matrix.copies)] if separate else [""]:

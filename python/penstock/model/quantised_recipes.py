@@ -30,8 +30,9 @@ _STEMS = ("qweight", "weight_packed")
 """Names of tensors of codes, after the module's."""
 _WEIGHT = ".weight"
 _LATENT = ("q_a", "kv_a", "kv_b", "k_b", "v_b")
+_CONVOLUTION = ("conv_b", "conv_c", "conv_x", "conv_out")
 _PARTS: dict[str, Part] = {
-    **dict.fromkeys(("q", "k", "v", "o", *_LATENT), "attention"),
+    **dict.fromkeys(("q", "k", "v", "o", *_LATENT, *_CONVOLUTION), "attention"),
     **dict.fromkeys(("shared_gate", "shared_up", "shared_down"), "shared"),
     **dict.fromkeys(("router", "shared_factor"), "router"),
 }

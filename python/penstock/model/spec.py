@@ -418,7 +418,7 @@ class Codes:
     zeros: str | None = None
     """Name of the tensor of zero points; None if all are half of the codes' range."""
     groups: str | None = None
-    """Name of the tensor with the group of each input; None if groups are neighbours."""
+    """Name of the tensor with the group of each input; None if groups are contiguous."""
     shape: str | None = None
     """Name of the tensor with the matrix's shape."""
 
