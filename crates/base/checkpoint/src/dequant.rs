@@ -109,7 +109,7 @@ fn e4m3(byte: u8) -> f32 {
     if byte & 0x80 == 0 { size } else { -size }
 }
 
-/// OCP's E8M0: a power of two with bias 127; the lowest is below the normal f32 numbers.
+/// OCP's E8M0: a power of two with bias 127; the lowest is a subnormal f32.
 fn e8m0(exponent: u8) -> f32 {
     match exponent {
         0 => f32::from_bits(1 << 22),

@@ -32,7 +32,7 @@ pub enum DType {
     F8E4M3,
     /// Powers of two (OCP Microscaling's E8M0: an exponent with bias 127; 255 is NaN): scales.
     F8E8M0,
-    /// Signed integers: codes, packed codes, indices and shapes, which are no weights by
+    /// Signed integers: codes, packed codes, indices and shapes. None of them are weights by
     /// themselves.
     I8,
     I32,

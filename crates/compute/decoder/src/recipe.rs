@@ -49,7 +49,7 @@ pub struct Codes {
     pub cols: Option<usize>,
     /// Name of the tensor of zero points; `None` = half of the codes' range.
     pub zeros: Option<String>,
-    /// Name of the tensor with the group of each input; `None` = groups are neighbours.
+    /// Name of the tensor with the group of each input; `None` = groups are contiguous.
     pub groups: Option<String>,
     /// Name of the tensor with the matrix's shape.
     pub shape: Option<String>,

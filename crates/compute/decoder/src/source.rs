@@ -109,8 +109,8 @@ fn stored<'a>(
         let problem = format!("tensor {:?}, stored as {alone},", view.name);
         return Err(DecoderError::Unsupported(problem));
     };
-    // Only bytes have scales here: `TensorRows::open` reads the scales of 8-bit floats, and other
-    // types ignore scales that the recipe names.
+    // Only the scales of MXFP4 are read here. `TensorRows::open` reads those of 8-bit floats, and
+    // matrices that a checkpoint does not quantise have none, even if the recipe names them.
     match view.dtype {
         DType::U8 => {}
         DType::F8E4M3 | DType::F32 | DType::F16 | DType::BF16 => return Ok((view, None)),
@@ -223,8 +223,8 @@ impl<'a> TensorRows<'a> {
             | DType::Q5K
             | DType::Q6K
             | DType::F8E4M3 => Some(WeightFormat::W8),
-            // `stored` refuses the others.
             DType::F32 | DType::F16 | DType::BF16 => None,
+            // `stored` refuses these.
             DType::U8 | DType::I8 | DType::I32 | DType::I64 | DType::F8E8M0 => None,
         }
     }

@@ -23,7 +23,7 @@ pub(crate) struct CodeRows<'a> {
     layout: CodeLayout,
     bits: usize,
     scales: Scales<'a>,
-    /// The kernels' form that has the same codes; `None` if there is none.
+    /// The weight format that holds these codes unchanged; `None` if there is none.
     native: Option<WeightFormat>,
     interleaved: Option<Interleaved>,
     /// The first row to read, in half-split order.
@@ -60,7 +60,7 @@ impl<'a> CodeRows<'a> {
     /// Opens the `n` x `k` matrix that `recipe` describes.
     ///
     /// # Errors
-    /// A tensor is missing or has the wrong type or shape, or a scale or group is no possible one.
+    /// A tensor is missing or has the wrong type or shape, or a scale or group index is invalid.
     pub(crate) fn open(
         tensors: &'a ReadAhead<'a>,
         recipe: &Recipe,
@@ -111,7 +111,7 @@ impl<'a> CodeRows<'a> {
         })
     }
 
-    /// The kernels' form with exactly these codes, if there is one.
+    /// The weight format that holds these codes unchanged, if there is one.
     pub(crate) fn native(&self) -> Option<WeightFormat> {
         self.native
     }

@@ -2,7 +2,7 @@
 
 use penstock_checkpoint::{DType, TensorView};
 
-/// The place, in a word of AWQ's, of each of eight neighbours. Source: autoawq 0.2.9, gemm.
+/// Position in an AWQ word of each of eight adjacent columns. Source: autoawq 0.2.9, gemm.
 pub(super) const AWQ_PLACES: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
 /// Word `at` of little-endian words.
