@@ -28,8 +28,8 @@ FLOATS: Mapping[str, Callable[[float], bytes]] = {
 def codebook(dtype: str, spread: float) -> list[bytes]:
     """For each byte of a number, a table from a random byte to its value: the numbers are 256
     quantiles of the normal distribution with standard deviation `spread`. 8-bit floats have the
-    deviation SPREAD_F8. All bytes are valid MXFP4 codes, so these stay unchanged; words of integer
-    codes take any value, too.
+    deviation SPREAD_F8. Bytes of MXFP4 codes and words of integer codes are uniformly distributed,
+    because all their values are valid.
     """
     if dtype == "U8":
         return [bytes(range(256))]
