@@ -160,6 +160,13 @@ def test_a_quantization_that_is_refused(capsys: pytest.CaptureFixture[str], tiny
     assert (
         "quantization_config: GPTQ (3-bit integers, a scale for a row, symmetric) is not " in text
     )
+    weights = {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32}
+    groups = {"group_0": {"targets": ["Linear"], "weights": weights}}
+    form = {"format": "mxfp4-pack-quantized", "config_groups": groups}
+    change(tiny, quantization_config={"quant_method": "compressed-tensors", **form})
+    text, _ = refused(capsys, str(tiny))
+    assert "  mxfp4: compressed-tensors, 4-bit floats, a scale for 32 inputs\n" in text
+    assert "on a CPU: " not in text
 
 
 @pytest.mark.parametrize(

@@ -201,7 +201,9 @@ def _quantization_lines(subject: Subject) -> Iterator[str]:
 
 
 def _quantization(subject: Subject) -> list[dict[str, Any]]:
-    """The schemes of a quantised checkpoint, with the kinds of modules that have each."""
+    """The schemes of a quantised checkpoint, with the kinds of modules that have each. Without a
+    backend that runs the model, they have no form on a CPU.
+    """
     weights = subject.weights
     return [
         {
@@ -216,7 +218,7 @@ def _quantization(subject: Subject) -> list[dict[str, Any]]:
             "cpu_exactness": form and form.exactness,
         }
         for name, scheme in weights.schemes.items()
-        for form in (cpu_form(scheme),)
+        for form in (None if subject.refused else cpu_form(scheme),)
     ]
 
 
