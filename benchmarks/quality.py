@@ -227,7 +227,7 @@ def report(
     rows += [
         (
             f"{name}: {found['note']}",
-            f"{found['perplexity']:.3f}",
+            f"{'≥ ' if found['missing_share'] else ''}{found['perplexity']:.3f}",
             f"{found['divergence_mean']:.5f}",
             f"{found['divergence_p99']:.4f}",
             f"{found['same_likeliest'] * 100:.1f} %",
@@ -239,7 +239,7 @@ def report(
     missing = max(found["missing_share"] for found in results.values())
     reference = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     text = f"{positions:,} positions of {about['text']}, SHA-256 {about['text_sha256'][:12]}..."
-    bound = f"at most {missing:.2%} of the values were below those that a server names"
+    bound = f"at most {missing:.2%} of the values; the perplexity is then a lower bound (≥)"
     columns = ("server", "perplexity", "KL mean, nats", "KL P99", "same likeliest token")
     return [
         "# Quality: the next token's distribution beside float32 of the same weights",
@@ -247,7 +247,8 @@ def report(
         *fact_lines(facts),
         f"* servers: {versions}",
         f"* reference: {about['model']} in float32 ({reference}); {text}",
-        f"* KL: of the ten likeliest tokens and all others as one; {bound}",
+        "* KL: of the ten likeliest tokens and all others as one",
+        f"* a token that a server does not name has its least named log-probability: {bound}",
         "",
         *table(columns, rows),
     ]

@@ -132,10 +132,16 @@ class Streams:
                         or metric(watched, "vllm:generation_tokens_total") < begun
                     ):
                         if all(task.done() for task in tasks):
+                            await asyncio.to_thread(got_requests, watched, begun)
                             return await asyncio.gather(*tasks)
                         await asyncio.sleep(0.01)
                 harm()
             return await asyncio.gather(*tasks)
+
+
+def got_requests(watched: httpx.Client, tokens: float) -> None:
+    """Wait until the server has generated `tokens` since its start."""
+    eventually(lambda: metric(watched, "vllm:generation_tokens_total") >= tokens, "its tokens")
 
 
 def texts(

@@ -9,7 +9,7 @@ import json
 import re
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
@@ -155,9 +155,11 @@ def test_a_store_that_goes_and_comes_back(
     with serve(*words, model=long_model) as server:
         wanted = {seed: text(server.url, seed) for seed in SEEDS}
         eventually(lambda: hits(server.url, 0), "a hit")
-        with traffic(server.url, wanted):
+        with traffic(server.url, wanted) as answered:
             lose(store, death)
             eventually(lambda: sample(server, "skipped", store) == 1, "a tier that is skipped")
+            before = answered()
+            eventually(lambda: answered() > before + len(wanted), "answers without the store")
             revive(store, death)
             eventually(lambda: sample(server, "skipped", store) == 0, "a tier that has healed")
         eventually(lambda: hits(server.url, 0), "a hit again")
@@ -230,16 +232,18 @@ def revive(store: Store, death: signal.Signals) -> None:
 
 
 @contextmanager
-def traffic(url: str, wanted: dict[int, str]) -> Iterator[None]:
-    """The same prompts again and again, and new ones; each answer must come and be right."""
+def traffic(url: str, wanted: dict[int, str]) -> Iterator[Callable[[], int]]:
+    """The same prompts again and again, and new ones; each answer must come and be right. Yields
+    the number of answers so far, of the former.
+    """
     over, wrong, count = threading.Event(), list[str](), 0
 
     def ask() -> None:
         nonlocal count
         while not over.is_set():
             seed = count % len(wanted)
-            count += 1
             said = text(url, seed)
+            count += 1
             if said != wanted[seed]:
                 wrong.append(f"seed {seed}: {said!r}")
             complete(url, prompt(TOKENS, 1000 + count))
@@ -248,7 +252,7 @@ def traffic(url: str, wanted: dict[int, str]) -> Iterator[None]:
     thread = threading.Thread(target=ask)
     thread.start()
     try:
-        yield
+        yield lambda: count
     finally:
         over.set()
         thread.join(HANG)

@@ -15,8 +15,9 @@ from penstock import LLM, SamplingParams
 from tests.e2e import sse
 from tests.e2e.conftest import Serve
 from tests.e2e.gateway import Gateway
-from tests.e2e.server import HANG, Server
+from tests.e2e.server import Server
 from tests.e2e.test_tiny import write_tokenizer
+from tests.limits import HANG
 
 np = pytest.importorskip("numpy", reason="install numpy to compare logits")
 TOLERANCE = 2e-3

@@ -206,15 +206,26 @@ def test_recipes_cut_and_reorder_weights_not_words(layout: CodeLayout) -> None:
     assert torch.equal(made.source().matrix(turned, 48, 64, range(8, 40)), expected)
 
 
+@pytest.mark.parametrize("layout", ["packed", "gptq", "awq"])
+def test_outputs_need_not_fill_the_last_word(layout: CodeLayout) -> None:
+    made = packed(layout, 4, 16, 32, 8)
+    shorter = {}
+    for name in ("s",) if layout == "awq" else ("s", "w"):
+        whole = made.tensors[name].rows()
+        part = whole[:12] if layout == "packed" else whole[:, :12]
+        shorter[name] = stored(name, made.tensors[name].dtype, part)
+    assert torch.equal(made.source(**shorter).matrix(made.recipe, 12, 32), made.weights[:12])
+
+
 def test_scales_may_have_any_float_type_and_zero_points_may_be_left_out() -> None:
     made = packed("packed", 8, 6, 8, 4)
     codes = made.recipe.codes
     assert codes is not None
     scales = torch.linspace(0.1, 3, 12).view(6, 2)
-    zeros = (made.weights / made.tensors["s"].rows().float().repeat_interleave(4, 1)).round()
-    points = made.tensors["z"].rows()
-    unpacked = points.view(torch.uint8).view(2, 2, 4).movedim(-1, 1).reshape(8, 2)[:6]
-    numbers = zeros + unpacked.repeat_interleave(4, 1)
+    differences = made.weights / made.tensors["s"].rows().float().repeat_interleave(4, 1)
+    words = made.tensors["z"].rows()
+    points = words.view(torch.uint8).view(2, 2, 4).movedim(-1, 1).reshape(8, 2)[:6]
+    numbers = differences.round() + points.repeat_interleave(4, 1)
     recipe = Recipe("w", codes=replace(codes, zeros=None))
     for name, kind in (("F32", torch.float32), ("BF16", torch.bfloat16), ("F16", torch.float16)):
         found = made.source(s=stored("s", name, scales.to(kind))).matrix(recipe, 6, 8)

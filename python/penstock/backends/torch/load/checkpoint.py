@@ -22,10 +22,10 @@ from penstock.model.files import weight_map
 
 SAMPLE = 4096
 """Bytes at the beginning and at the end of a tensor that the fingerprint covers."""
+FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+"""Types that are read without dequantisation, under their names in both containers."""
 SAFETENSORS = {
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
+    **FLOATS,
     "F8_E4M3": torch.float8_e4m3fn,
     "U8": torch.uint8,
     "I8": torch.int8,
@@ -35,7 +35,6 @@ SAFETENSORS = {
 """Element types that are read. Tensors of others may be in a file, but not in a recipe."""
 INTEGERS = ("I8", "I32", "I64")
 """Types whose elements are codes, or sizes."""
-GGUF_FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 DEFAULT_ALIGNMENT = 32
 
 
@@ -108,7 +107,7 @@ class Stored:
     @property
     def is_plain(self) -> bool:
         """True if the elements need at most a conversion of their type, and no dequantisation."""
-        return self.blocks is None and self.dtype not in ("U8", "F8_E4M3", *INTEGERS)
+        return self.dtype in FLOATS
 
     @property
     def kind(self) -> torch.dtype:
@@ -117,7 +116,7 @@ class Stored:
         """
         if self.blocks is not None:
             return torch.uint8
-        kind = SAFETENSORS.get(self.dtype) or GGUF_FLOATS.get(self.dtype)
+        kind = SAFETENSORS.get(self.dtype)
         if kind is None:
             raise PenstockError(f"tensor {self.name!r} has the type {self.dtype}; not read")
         return kind
@@ -239,8 +238,8 @@ def _safetensors_file(path: Path) -> Iterator[Stored]:
                 continue
             start, end = entry["data_offsets"]
             shape, kind = tuple(entry["shape"]), SAFETENSORS.get(entry["dtype"])
-            known = None if kind is None else math.prod(shape) * kind.itemsize
-            if not 0 <= start <= end or known not in (None, end - start):
+            fits = kind is None or end - start == math.prod(shape) * kind.itemsize
+            if not (fits and 0 <= start <= end):
                 raise ValueError(f"tensor {name!r} of {list(shape)} has {end - start} bytes")
             yield Stored(name, entry["dtype"], shape, file, 8 + size + start, end - start)
     except (KeyError, ValueError, TypeError, struct.error) as error:
@@ -323,6 +322,6 @@ def _gguf_file(path: Path) -> Iterator[Stored]:
         dtype = GGML_TYPES.get(kind)
         if dtype is None:
             raise PenstockError(f"{path}: tensor {name!r} has the type {kind} of ggml; not read")
-        numbers, size = BLOCKS.get(dtype) or (1, GGUF_FLOATS[dtype].itemsize)
+        numbers, size = BLOCKS.get(dtype) or (1, FLOATS[dtype].itemsize)
         count = math.prod(shape) // numbers * size
         yield Stored(name, dtype, shape, file, base + offset, count)

@@ -121,7 +121,7 @@ class CodedMatrix:
         if self.codes.layout == "packed":
             return _unpack(_bytes(words), bits).movedim(-1, 1).flatten(0, 1)[:rows]
         if self.codes.layout == "awq":
-            return _of_awq(_bytes(words)).T
+            return _of_awq(_bytes(words)).T[:rows]
         if self.codes.layout == "gptq":
             words = words.long() + FIRST_FORMAT[bits]
         return _unpack(_bytes(words), bits).flatten(1).T[:rows]

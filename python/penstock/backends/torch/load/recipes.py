@@ -6,7 +6,7 @@ Matrices are read asynchronously: `Source.settle` waits for them. Vectors are re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -365,11 +365,12 @@ def block_scales(recipe: Recipe, stored: Stored) -> str:
     return recipe.scales
 
 
-def tensor_names(recipe: Recipe) -> Iterator[str]:
+def tensor_names(recipe: Recipe) -> list[str]:
     """Names of the tensors of which the recipe reads a share or all."""
-    codes = recipe.codes
-    names = (None, None, None) if codes is None else (codes.scales, codes.zeros, codes.groups)
-    yield from (name for name in (recipe.tensor, recipe.scales, *names) if name is not None)
+    names = [recipe.tensor, recipe.scales]
+    if recipe.codes is not None:
+        names += [recipe.codes.scales, recipe.codes.zeros, recipe.codes.groups]
+    return [name for name in names if name is not None]
 
 
 def _or_all(part: range | None, whole: int) -> range:
