@@ -1,5 +1,6 @@
 //! Submits validated parameters and token ids as engine requests.
 
+use std::iter::repeat_n;
 use std::sync::Arc;
 
 use penstock_api_types::{ApiError, Common, MaxTokens, Origin};
@@ -59,9 +60,9 @@ pub(crate) async fn submit(
         let mut first = token_request(common, params, &limits, prompt, sampling.clone())?;
         first.grammar = grammar.clone();
         resume::append(&mut first, common, &limits, single)?;
-        for choice in 0..common.n as u32 {
-            let mut request = first.clone();
-            request.sampling.choice = choice;
+        // The last choice takes the prompt; the others clone it.
+        for (choice, mut request) in repeat_n(first, common.n).enumerate() {
+            request.sampling.choice = choice as u32;
             // The log-probabilities of a prompt are the same for all its choices. In a stream, each
             // choice begins on its own and needs them.
             if choice > 0 && !common.stream {
