@@ -5,7 +5,7 @@ and keys. The final norm is called a norm of the embedding.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from penstock.model import common, experts, rope
+from penstock.model import common, experts
 from penstock.model.fields import Fields
 from penstock.model.gguf import GgufHeader
 from penstock.model.spec import (
@@ -141,41 +141,24 @@ def from_hf_moe(config: Fields) -> Mapped:
 def _from_hf(
     config: Fields, family: str, kinds: list[str], forms: tuple[FeedForward, ...]
 ) -> Mapped:
-    common.refuse_quantised(config)
     if ATTENTION not in kinds:
         raise config.refuse("layer_types", f"at least one layer of {ATTENTION}")
-    hidden = config.integer("hidden_size", 1, common.WIDEST)
-    norm = Norm("rms", config.number("norm_eps", 1e-12, 0.1, default=1e-5))
-    heads = config.integer("num_attention_heads", 1, common.MOST_HEADS)
-    stated = config.get("rope_theta") is not None
-    attention = Attention(
-        heads=heads,
-        kv_heads=config.integer("num_key_value_heads", 1, heads),
-        head_dim=config.integer("head_dim", 2, common.WIDEST, default=max(hidden // heads, 2)),
-        rope=rope.from_hf(config if stated else config.changed({"rope_theta": THETA})),
-        qk_norm=norm,
-    )
-    common.check_heads(config, attention, "num_key_value_heads", "head_dim")
-    convolution = _convolution(
-        config,
-        "conv_L_cache",
-        ("num_key_value_heads", attention.kv_heads),
-        hidden,
-        bias=config.flag("conv_bias", default=False),
-    )
+    kv_key = "num_key_value_heads"
+    kv_heads = config.integer(kv_key, 1, common.MOST_HEADS)
     tied = "tie_word_embeddings" if config.get("tie_embedding") is None else "tie_embedding"
-    longest = config.integer("max_position_embeddings", 1, common.LONGEST_CONTEXT)
-    spec = DecoderSpec(
-        family=family,
-        hidden=hidden,
-        vocab=config.integer("vocab_size", 1, common.LARGEST_VOCAB),
-        max_position=rope.stretched(attention.rope, longest),
-        final_norm=norm,
-        layers=_layers(
-            [attention if kind == ATTENTION else convolution for kind in kinds], forms, norm
-        ),
-        tied_embeddings=config.flag(tied, default=True),
+    llama = config.changed(
+        {
+            "hidden_act": "silu",
+            "rms_norm_eps": config.number("norm_eps", 1e-12, 0.1, default=1e-5),
+            "tie_word_embeddings": config.flag(tied, default=True),
+        }
     )
+    llama = common.with_defaults(llama, rope_theta=THETA)
+    spec = common.hf_spec(llama, family, qk_norm=True, feed_forwards=forms)
+    bias = config.flag("conv_bias", default=False)
+    convolution = _convolution(config, "conv_L_cache", (kv_key, kv_heads), spec.hidden, bias)
+    mixers = [spec.attention if kind == ATTENTION else convolution for kind in kinds]
+    spec = replace(spec, layers=_layers(mixers, forms, spec.final_norm))
     return spec, _recipes(spec, _HF)
 
 
