@@ -185,6 +185,30 @@ TOGETHER: dict[str, tuple[str, Whole, str, str]] = {
         "drain",
         "warning",
     ),
+    "a server that drains after a command": (
+        HERE,
+        lambda files: engine(files)["lifecycle"].update(
+            preStop={"exec": {"command": ["sh", "-c", "/bin/sleep 15"]}}
+        ),
+        "grace",
+        "error",
+    ),
+    "an image that aborts its requests": (
+        "vllm-one-node",
+        lambda files: engine(files).update(
+            image="vllm/vllm-openai:v1", command=[], args=["--port=8000"]
+        ),
+        "drain",
+        "warning",
+    ),
+    "a module that aborts its requests": (
+        "vllm-one-node",
+        lambda files: engine(files).update(
+            command=["python3", "-m", "vllm.entrypoints.openai.api_server", "--port=8000"]
+        ),
+        "drain",
+        "warning",
+    ),
     "a picker without a token": (
         HERE,
         lambda files: pod(files, "gateway-").update(automountServiceAccountToken=False),

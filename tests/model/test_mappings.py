@@ -75,6 +75,8 @@ def test_ernies_experts_start_where_it_says(load_hf: Any) -> None:
     assert roles["router_correction"] == Recipe(name, expert=0)
     assert info.spec.attention.rope == Rope(5e5)
     assert info.spec.tied_embeddings
+    unstated = load_hf({**ERNIE, "moe_num_shared_experts": None})
+    assert unstated.spec.layers[1].feed_forward == mixture
 
 
 def test_flash_lists_its_dense_layers(load_hf: Any) -> None:
@@ -121,6 +123,7 @@ def test_qwen3_vls_experts_are_stacked_in_two_ways(
     ("config", "changes", "key"),
     [
         (SMOLLM3, {"no_rope_layers": [1, 1]}, "no_rope_layers"),
+        (SMOLLM3, {"no_rope_layers": [[1], 1, 1]}, "no_rope_layers"),
         (SMOLLM3, {"use_sliding_window": True, "sliding_window": 8}, "layer_types"),
         (ERNIE, {"use_bias": True}, "use_bias"),
         (ERNIE, {"moe_layer_start_index": 4}, "moe_layer_start_index"),

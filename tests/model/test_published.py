@@ -31,6 +31,7 @@ LINES = (Path(__file__).parent / "published.jsonl").read_text().splitlines()
 ROWS: dict[str, Row] = {
     row["model"]: {**catalogued(row["model"]), **row} for row in map(json.loads, LINES)
 }
+assert len(ROWS) == len(LINES), "a model has two rows"
 READ = [name for name, row in ROWS.items() if "spec" in row]
 REFUSED = [name for name, row in ROWS.items() if "refused" in row]
 LATENT = ("kv_rank", "plain_dim", "rope_dim", "value_dim", "query_rank")

@@ -161,7 +161,11 @@ def rotating_layers(config: Fields) -> list[bool]:
     if not listed:
         period = config.integer("no_rope_layer_interval", 1, MOST_LAYERS, default=UNROTATED_PERIOD)
         return unrotated_every(layers, period)
-    if not isinstance(listed, list) or len(listed) != layers or not set(listed) <= {0, 1}:
+    if (
+        not isinstance(listed, list)
+        or len(listed) != layers
+        or not all(rotates in (0, 1) for rotates in listed)
+    ):
         raise config.refuse("no_rope_layers", f"{layers} entries of 0 or 1")
     return [bool(rotates) for rotates in listed]
 
@@ -173,16 +177,22 @@ def unrotated_every(layers: int, period: int) -> list[bool]:
 
 def typed_windows(config: Fields, window: int, default: list[str]) -> tuple[int | None, ...]:
     """Windows of the layers that `layer_types` (or `default` without it) calls sliding."""
-    types, layers = config.get("layer_types"), hf_layers(config)
-    if types is None:
-        types = default
-    if (
-        not isinstance(types, list)
-        or len(types) != layers
-        or not all(kind in LAYER_TYPES for kind in types)
-    ):
-        raise config.refuse("layer_types", f"{layers} entries, each of {' '.join(LAYER_TYPES)}")
+    types, key = default, "layer_types"
+    if config.get(key) is not None:
+        types = layer_kinds(config, key, hf_layers(config), LAYER_TYPES)
     return tuple(window if kind == SLIDING else None for kind in types)
+
+
+def layer_kinds(config: Fields, key: str, layers: int, kinds: tuple[str, ...]) -> list[str]:
+    """The list at `key`, which has one of `kinds` for each layer."""
+    listed = config.get(key)
+    if (
+        not isinstance(listed, list)
+        or len(listed) != layers
+        or not all(kind in kinds for kind in listed)
+    ):
+        raise config.refuse(key, f"{layers} entries, each of {' '.join(kinds)}")
+    return listed
 
 
 def _refuse_foreign_features(config: Fields, *, quantised: bool) -> None:

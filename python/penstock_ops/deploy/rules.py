@@ -25,6 +25,8 @@ GONE = {"NCCL_IB_CUDA_SUPPORT": "was removed in NCCL 2.4"}
 DEFAULTS = {"NCCL_IB_DISABLE": "0", "NCCL_NVLS_ENABLE": "1"}
 LEVELS = ("NCCL_NET_GDR_LEVEL", "NCCL_P2P_LEVEL")
 DEBUGGING = ("NCCL_ALGO", "NCCL_MIN_CTAS", "NCCL_PROTO")
+VLLM_IMAGE, VLLM_MODULE = "vllm-openai", "vllm.entrypoints.openai.api_server"
+"""The image whose own command is vLLM's API server, and the server's module."""
 RANKS = {
     "tp": ("--tp", "--tp-size", "--tensor-parallel-size", "-tp"),
     "pp": ("--pp", "--pp-size", "--pipeline-parallel-size", "-pp"),
@@ -120,22 +122,43 @@ def endings(pod: Pod) -> Iterator[Finding]:
     grace = pod.spec.get("terminationGracePeriodSeconds", 30)
     for container in pod.containers:
         words = words_of(container)
-        drain = _number(words, ("--shutdown-timeout",))
-        hook = mapping(mapping(container.get("lifecycle")).get("preStop"))
-        wait = mapping(hook.get("sleep")).get("seconds", 0)
-        if drain and isinstance(grace, int) and isinstance(wait, int) and grace <= wait + drain:
+        drain, wait = _number(words, ("--shutdown-timeout",)), _pause(container)
+        if drain and isinstance(grace, int) and grace <= wait + drain:
             yield Finding(
                 "grace",
                 "error",
                 f"terminationGracePeriodSeconds {grace} is no more than preStop ({wait} s) and "
                 f"--shutdown-timeout ({drain} s): the server is killed while it drains",
             )
-        if not drain and ("vllm", "serve") in pairwise(words) and "--headless" not in words:
+        if not drain and _serves_vllm(container, words):
             yield Finding(
                 "drain",
                 "warning",
                 "vLLM aborts its open requests at SIGTERM: give it --shutdown-timeout SECONDS",
             )
+
+
+def _pause(container: Mapping[str, Any]) -> int:
+    """Seconds that the preStop hook sleeps."""
+    hook = mapping(mapping(container.get("lifecycle")).get("preStop"))
+    seconds = mapping(hook.get("sleep")).get("seconds")
+    if isinstance(seconds, int):
+        return seconds
+    words = pairwise(words_of(mapping(hook.get("exec"))))
+    sleeps = (time for name, time in words if _program(name) == "sleep" and time.isdecimal())
+    return int(next(sleeps, 0))
+
+
+def _serves_vllm(container: Mapping[str, Any], words: Sequence[str]) -> bool:
+    """Whether a container runs vLLM's API server, by its command or by the image's own."""
+    image = _program(str(container.get("image") or "")).partition("@")[0].partition(":")[0]
+    serves = any(_program(name) == "vllm" and verb == "serve" for name, verb in pairwise(words))
+    own = image == VLLM_IMAGE and not container.get("command")
+    return (serves or own or VLLM_MODULE in words) and "--headless" not in words
+
+
+def _program(path: str) -> str:
+    return path.rpartition("/")[2]
 
 
 def tokens(pod: Pod) -> Iterator[Finding]:

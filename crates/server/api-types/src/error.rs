@@ -114,7 +114,11 @@ impl ApiError {
             "stop" => "send stop_token_ids",
             "bad_words" => "send logit_bias",
             "prompt" | "input" => "send token ids, such as [1, 2, 3]",
-            _ => "send token ids as the prompt of /v1/completions or the input of /v1/embeddings",
+            "messages" | "query" | "documents" | "text_1" | "text_2" => {
+                "send token ids as the prompt of /v1/completions or the input of /v1/embeddings"
+            }
+            // Grammars, which constrain the text of the output.
+            _ => "send the request without it",
         };
         let message = format!(
             "{name} needs a tokenizer, and this server has none (--skip-tokenizer-init): {remedy}, \

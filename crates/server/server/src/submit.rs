@@ -1,5 +1,6 @@
 //! Submits validated parameters and token ids as engine requests.
 
+use std::iter::repeat_n;
 use std::sync::Arc;
 
 use penstock_api_types::{ApiError, Common, MaxTokens, Origin};
@@ -48,7 +49,9 @@ pub(crate) async fn submit(
     }
     limits.check_tokens("stop_token_ids", &common.stop_token_ids)?;
     if let Some(most) = params.prompt_logprobs {
-        check_scores(prompts.iter().map(Vec::len).sum(), common.n, most)?;
+        // Completions have them in each choice, chat once.
+        let copies = params.reading.as_ref().map_or(common.n, |_| 1);
+        check_scores(prompts.iter().map(Vec::len).sum(), copies, most)?;
     }
     let origin = resume::origin(app, common, &params.arrival);
     let sampling = sampling::params(app, common, origin.seed, params.logprobs, &limits)?;
@@ -59,9 +62,9 @@ pub(crate) async fn submit(
         let mut first = token_request(common, params, &limits, prompt, sampling.clone())?;
         first.grammar = grammar.clone();
         resume::append(&mut first, common, &limits, single)?;
-        for choice in 0..common.n as u32 {
-            let mut request = first.clone();
-            request.sampling.choice = choice;
+        // The last choice takes the prompt; the others clone it.
+        for (choice, mut request) in repeat_n(first, common.n).enumerate() {
+            request.sampling.choice = choice as u32;
             // The log-probabilities of a prompt are the same for all its choices. In a stream, each
             // choice begins on its own and needs them.
             if choice > 0 && !common.stream {
@@ -90,10 +93,10 @@ pub(crate) async fn submit(
     Ok(choices)
 }
 
-/// Rejects prompts of `tokens` tokens in all whose log-probabilities, with `most` alternatives for
-/// each token in each of `n` choices, would make too large a response.
-fn check_scores(tokens: usize, n: usize, most: u8) -> Result<(), ApiError> {
-    let count = tokens.saturating_mul(n * (usize::from(most) + 1));
+/// Rejects prompts of `tokens` tokens in all if a response with `copies` of their
+/// log-probabilities, with `most` alternatives for each token, would be too large.
+fn check_scores(tokens: usize, copies: usize, most: u8) -> Result<(), ApiError> {
+    let count = tokens.saturating_mul(copies * (usize::from(most) + 1));
     if count > MAX_PROMPT_SCORES {
         return Err(ApiError::bad_request(format!(
             "The response would have {count} log-probabilities of prompts, and may have \
@@ -196,8 +199,8 @@ mod tests {
     fn responses_with_too_many_scores_are_refused() {
         assert!(check_scores(131_072, 1, 20).is_ok(), "a long context");
         assert!(check_scores(32_768, 128, 0).is_ok(), "as many as may be");
-        for (tokens, n, most) in [(32_769, 128, 0), (131_072, 2, 20), (usize::MAX, 128, 20)] {
-            assert!(check_scores(tokens, n, most).is_err());
+        for (tokens, copies, most) in [(32_769, 128, 0), (131_072, 2, 20), (usize::MAX, 128, 20)] {
+            assert!(check_scores(tokens, copies, most).is_err());
         }
     }
 }

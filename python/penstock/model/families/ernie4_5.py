@@ -16,6 +16,8 @@ DEFAULTS: dict[str, object] = {
     "tie_word_embeddings": True,
 }
 DEFAULT_HEAD_DIM = 128
+SHARED = 2
+"""Number of shared experts in a config.json without one (transformers 5, models/ernie4_5_moe)."""
 LEAST_SUM = 1e-12
 """The sum by which a token's expert weights are divided is at least this."""
 ROUTER = Router("softmax", correction=True, normalise=True, epsilon=LEAST_SUM)
@@ -63,7 +65,7 @@ def _hf_feed_forwards(config: Fields) -> tuple[FeedForward, ...]:
         count,
         config.integer("moe_k", 1, count),
         config.integer("moe_intermediate_size", 1, common.WIDEST),
-        config.integer("moe_num_shared_experts", 0, experts.MOST_EXPERTS, default=0),
+        config.integer("moe_num_shared_experts", 0, experts.MOST_EXPERTS, default=SHARED),
         ROUTER,
     )
     first = config.integer("moe_layer_start_index", 0, layers, default=1)

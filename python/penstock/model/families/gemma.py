@@ -142,15 +142,13 @@ def _as_stored(number: float, dtype: object) -> float:
 
 def _hf_layer_types(version: Version, config: Fields) -> list[str]:
     layers = config.integer("num_hidden_layers", 1, common.MOST_LAYERS, default=26)
-    types = config.get("layer_types")
-    if types is None:
+    key = "layer_types"
+    if config.get(key) is None:
         period = config.integer(
             "sliding_window_pattern", 1, common.MOST_LAYERS, default=version.period
         )
         return _periodic(layers, period)
-    if not isinstance(types, list) or len(types) != layers or not set(types) <= {SLIDING, FULL}:
-        raise config.refuse("layer_types", f"{layers} entries, each of {SLIDING} {FULL}")
-    return types
+    return common.layer_kinds(config, key, layers, common.LAYER_TYPES)
 
 
 def _periodic(layers: int, period: int) -> list[str]:

@@ -16,16 +16,10 @@ def from_hf(config: Fields) -> tuple[DecoderSpec, WeightRecipes]:
 
 def _feed_forwards(config: Fields) -> tuple[FeedForward, ...]:
     """Feed-forwards by `mlp_layer_types`; without it, DeepSeek's keys."""
-    router, types = experts.sigmoid_router(config), config.get("mlp_layer_types")
-    if types is None:
+    router, key = experts.sigmoid_router(config), "mlp_layer_types"
+    if config.get(key) is None:
         return experts.deepseek_layers(config, router)
-    layers = common.hf_layers(config)
-    if (
-        not isinstance(types, list)
-        or len(types) != layers
-        or not all(kind in KINDS for kind in types)
-    ):
-        raise config.refuse("mlp_layer_types", f"{layers} entries, each of {' '.join(KINDS)}")
+    types = common.layer_kinds(config, key, common.hf_layers(config), KINDS)
     sparse = config.changed({"first_k_dense_replace": 0})
     mixtures = experts.deepseek_layers(sparse, router)
     return tuple(

@@ -3,9 +3,9 @@ and keys. The final norm is called a norm of the embedding.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from penstock.model import common, experts, rope
+from penstock.model import common, experts
 from penstock.model.fields import Fields
 from penstock.model.gguf import GgufHeader
 from penstock.model.spec import (
@@ -141,41 +141,24 @@ def from_hf_moe(config: Fields) -> Mapped:
 def _from_hf(
     config: Fields, family: str, kinds: list[str], forms: tuple[FeedForward, ...]
 ) -> Mapped:
-    common.refuse_quantised(config)
     if ATTENTION not in kinds:
         raise config.refuse("layer_types", f"at least one layer of {ATTENTION}")
-    hidden = config.integer("hidden_size", 1, common.WIDEST)
-    norm = Norm("rms", config.number("norm_eps", 1e-12, 0.1, default=1e-5))
-    heads = config.integer("num_attention_heads", 1, common.MOST_HEADS)
-    stated = config.get("rope_theta") is not None
-    attention = Attention(
-        heads=heads,
-        kv_heads=config.integer("num_key_value_heads", 1, heads),
-        head_dim=config.integer("head_dim", 2, common.WIDEST, default=max(hidden // heads, 2)),
-        rope=rope.from_hf(config if stated else config.changed({"rope_theta": THETA})),
-        qk_norm=norm,
-    )
-    common.check_heads(config, attention, "num_key_value_heads", "head_dim")
-    convolution = _convolution(
-        config,
-        "conv_L_cache",
-        ("num_key_value_heads", attention.kv_heads),
-        hidden,
-        bias=config.flag("conv_bias", default=False),
-    )
+    kv_key = "num_key_value_heads"
+    kv_heads = config.integer(kv_key, 1, common.MOST_HEADS)
     tied = "tie_word_embeddings" if config.get("tie_embedding") is None else "tie_embedding"
-    longest = config.integer("max_position_embeddings", 1, common.LONGEST_CONTEXT)
-    spec = DecoderSpec(
-        family=family,
-        hidden=hidden,
-        vocab=config.integer("vocab_size", 1, common.LARGEST_VOCAB),
-        max_position=rope.stretched(attention.rope, longest),
-        final_norm=norm,
-        layers=_layers(
-            [attention if kind == ATTENTION else convolution for kind in kinds], forms, norm
-        ),
-        tied_embeddings=config.flag(tied, default=True),
+    llama = config.changed(
+        {
+            "hidden_act": "silu",
+            "rms_norm_eps": config.number("norm_eps", 1e-12, 0.1, default=1e-5),
+            "tie_word_embeddings": config.flag(tied, default=True),
+        }
     )
+    llama = common.with_defaults(llama, rope_theta=THETA)
+    spec = common.hf_spec(llama, family, qk_norm=True, feed_forwards=forms)
+    bias = config.flag("conv_bias", default=False)
+    convolution = _convolution(config, "conv_L_cache", (kv_key, kv_heads), spec.hidden, bias)
+    mixers = [spec.attention if kind == ATTENTION else convolution for kind in kinds]
+    spec = replace(spec, layers=_layers(mixers, forms, spec.final_norm))
     return spec, _recipes(spec, _HF)
 
 
@@ -192,14 +175,10 @@ def from_gguf_moe(header: GgufHeader) -> Mapped:
     fields = header.fields("lfm2moe.")
     if fields.integer("expert_gating_func", 0, 255) != experts.SIGMOID:
         raise fields.refuse("expert_gating_func", f"{experts.SIGMOID}, sigmoids")
-    count = fields.integer("expert_count", 1, experts.MOST_EXPERTS)
+    normalise = fields.flag("expert_weights_norm", default=True)
     scale = fields.number("expert_weights_scale", 0.0, experts.LARGEST_SCALE, default=1.0) or 1.0
-    mixture = Experts(
-        experts=count,
-        experts_per_token=fields.integer("expert_used_count", 1, count),
-        expert=_mlp(fields.integer("expert_feed_forward_length", 1, common.WIDEST)),
-        router=_router(True, fields.flag("expert_weights_norm", default=True), scale),
-    )
+    mixture = experts.gguf(header, "lfm2moe", normalise=normalise)
+    mixture = replace(mixture, router=_router(True, normalise, scale))
     dense = _mlp(fields.integer("feed_forward_length", 1, common.WIDEST))
 
     def forms(layers: int) -> tuple[FeedForward, ...]:
@@ -216,8 +195,6 @@ def _from_gguf(
     if fields.get("attention.sliding_window"):
         raise fields.refuse("attention.sliding_window", "attention to all tokens")
     layers = fields.integer("block_count", 1, common.MOST_LAYERS)
-    hidden = fields.integer("embedding_length", 1, common.WIDEST)
-    norm = Norm("rms", fields.number("attention.layer_norm_rms_epsilon", 1e-12, 0.1))
     kv_key = "attention.head_count_kv"
     counts = fields.get(kv_key)
     wanted = f"{layers} numbers, 0 for each layer without attention"
@@ -228,35 +205,13 @@ def _from_gguf(
         raise fields.refuse(kv_key, wanted)
     if any(count not in (0, kv_heads) for count in counts):
         raise fields.refuse(kv_key, "the same number in all layers with attention")
-    same = fields.changed({kv_key: kv_heads})
-    heads = same.integer("attention.head_count", 1, common.MOST_HEADS)
-    head_dim = same.integer(
-        "attention.key_length", 2, common.WIDEST, default=max(hidden // heads, 2)
-    )
-    if same.integer("attention.value_length", 2, common.WIDEST, default=head_dim) != head_dim:
-        raise fields.refuse("attention.value_length", f"the size of the keys, {head_dim}")
-    attention = Attention(
-        heads=heads,
-        kv_heads=same.integer(kv_key, 1, heads),
-        head_dim=head_dim,
-        rope=rope.from_gguf(same, has_factors=False),
-        qk_norm=norm,
-    )
-    common.check_heads(same, attention, kv_key, "attention.key_length")
-    convolution = _convolution(same, "shortconv.l_cache", (kv_key, kv_heads), hidden)
-    spec = DecoderSpec(
-        family=architecture,
-        hidden=hidden,
-        vocab=header.embedding_rows(),
-        max_position=rope.stretched(
-            attention.rope, same.integer("context_length", 1, common.LONGEST_CONTEXT)
-        ),
-        final_norm=norm,
-        layers=_layers(
-            [attention if count else convolution for count in counts], forms(layers), norm
-        ),
-        tied_embeddings="output.weight" not in header.shapes,
-    )
+    # `gguf_spec` takes one count for all layers.
+    same = replace(header, metadata={**header.metadata, f"{architecture}.{kv_key}": kv_heads})
+    own = forms(layers)
+    spec = common.gguf_spec(same, architecture, qk_norm=True, feed_forward=own[0])
+    convolution = _convolution(fields, "shortconv.l_cache", (kv_key, kv_heads), spec.hidden)
+    mixers = [spec.attention if count else convolution for count in counts]
+    spec = replace(spec, layers=_layers(mixers, own, spec.final_norm))
     return spec, _recipes(spec, _GGUF)
 
 
