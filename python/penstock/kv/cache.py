@@ -94,6 +94,8 @@ class KvCache:
         self.block_size = block_size
         self.pools = tuple(map(BlockPool, blocks))
         self.states = StatePool(states, block_size)
+        self.has_state = states > 0
+        """Whether the model has sequence state."""
         self.hasher = hasher
         self.windowed = any(windows)
         self._windows = tuple(windows)
@@ -118,11 +120,6 @@ class KvCache:
     def table(self) -> BlockTable:
         """A new, empty block table."""
         return BlockTable(tuple(array("i") for _ in self.pools), [0] * len(self.pools))
-
-    @property
-    def has_state(self) -> bool:
-        """Whether the model has sequence state."""
-        return self.states.slots > 0
 
     def seats(self, most: int) -> int:
         """Number of sequences, at most `most`, that can run at once: each needs two state slots."""

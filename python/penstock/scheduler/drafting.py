@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from penstock.kv import KvCache
-from penstock.scheduler.rows import Work, with_drafts
+from penstock.scheduler.rows import Work, plan_draft_states
 
 
 class Drafter(Protocol):
@@ -33,9 +33,8 @@ def append_drafts(
     """Append draft tokens to the decodes in `work`: at most `budget` tokens in total, and only
     tokens that get KV blocks without preemption, and state slots that leave `spare_states` free.
     """
-    for at, row in enumerate(work):
-        seq = row.seq
-        if row.length != 1 or seq.remaining() != 1:
+    for at, (seq, length, _) in enumerate(work):
+        if length != 1 or seq.remaining() != 1:
             continue
         known = len(seq.tokens)
         most = min(budget, seq.length_limit - known - 1)
@@ -45,5 +44,7 @@ def append_drafts(
         if known + len(drafts) > seq.table.capacity:
             kv.grow(seq.table, known + len(drafts))
         drafts = drafts[: max(seq.table.capacity - known, 0)]
-        work[at] = row = with_drafts(kv, row, drafts, spare_states)
-        budget -= len(row.drafts)
+        if kv.has_state:
+            drafts = plan_draft_states(kv, seq, drafts, spare_states)
+        work[at] = seq, 1 + len(drafts), drafts
+        budget -= len(drafts)

@@ -15,13 +15,12 @@ def build_plan(step: int, work: Work, block_size: int) -> StepPlan:
     """Build the plan and advance each sequence's `scheduled` and `sampling` counters."""
     plan = StepPlan(step)
     tokens, drafted, scored = plan.tokens, False, False
-    for row in work:
-        seq, length = row.seq, row.length
+    for seq, length, drafts in work:
         start = seq.scheduled
         end = start + length
         known = len(seq.tokens)
         samples = end == known + seq.sampling
-        if row.drafts:
+        if drafts:
             drafted = samples = True
         if seq.prompt_logprobs >= 0:
             scored = True
@@ -35,14 +34,14 @@ def build_plan(step: int, work: Work, block_size: int) -> StepPlan:
             tokens.append(seq.tokens[start] if start < known else LAST_SAMPLED)
         else:
             tokens.extend(seq.tokens[start:end])
-            tokens.extend(row.drafts)
+            tokens.extend(drafts)
         _add_blocks(plan, seq, -(-end // block_size))
         if seq.table.state.rows:
             _add_state(plan, seq.table.state.rows[-1])
         seq.scheduled = end
         seq.sampling += samples
     if drafted:
-        plan.drafts = array("i", [len(row.drafts) for row in work])
+        plan.drafts = array("i", [len(drafts) for _, _, drafts in work])
     if scored:
         _fill_targets(plan, work)
     return plan
@@ -86,8 +85,8 @@ def _add_state(plan: StepPlan, state: RowState) -> None:
 
 
 def _fill_targets(plan: StepPlan, work: Work) -> None:
-    for row, start in zip(work, plan.starts, strict=True):
-        seq, length, wanted = row.seq, row.length, 0
+    for (seq, length, _), start in zip(work, plan.starts, strict=True):
+        wanted = 0
         if seq.prompt_logprobs >= 0:
             last = min(start + 1 + length, seq.prompt_len)
             plan.targets.extend(seq.tokens[start + 1 : last])

@@ -8,7 +8,6 @@ import sys
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 from penstock.kv import KvCache, Match
 from penstock.kv.tiers import PrefixLoad, Tiers
@@ -54,7 +53,7 @@ class Prefixes:
         if found.hits < limit and self._awaits(seq, found.hits, limit):
             return None
         hits = self.tiers.lookup(seq.load, seq.digests, found.hits)
-        return None if hits is None else replace(found, hits=hits)
+        return None if hits is None else Match(found.kv, hits)
 
     def expect(self, waiting: Iterable[Sequence]) -> None:
         """Let running sequences make the state checkpoints that `waiting` ones will begin at,

@@ -10,7 +10,7 @@ from penstock.core.plan import LATE_MASK, NO_TOKEN, NOT_FINITE
 from penstock.kv import KvCache
 from penstock.scheduler.output_buffer import OutputBuffer
 from penstock.scheduler.prefixes import Prefixes
-from penstock.scheduler.rows import Row, Work
+from penstock.scheduler.rows import Work
 from penstock.scheduler.sequence import Sequence
 from penstock.scheduler.sequence_table import SequenceTable
 
@@ -53,12 +53,12 @@ class Progress:
         counts, tokens = result.counts, result.tokens
         windowed, has_state = self._kv.windowed, self._kv.has_state
         at = 0
-        for index, row in enumerate(work):
-            seq, length, count = row.seq, row.length, counts[index]
+        for index, (seq, length, drafts) in enumerate(work):
+            count = counts[index]
             sampled = tokens[at : at + count]
             at += count
             if count:
-                length -= self._drawn(row, sampled)
+                length -= self._drawn(seq, len(drafts), sampled)
             seq.computed += length
             if seq.load.pending:
                 self._prefixes.advance(seq)
@@ -78,22 +78,23 @@ class Progress:
                 self._answer(seq, sampled, index, result)
         self._roster.sweep()
 
-    def _drawn(self, row: Row, sampled: array[int]) -> int:
+    def _drawn(self, seq: Sequence, drafts: int, sampled: array[int]) -> int:
         """Append the sampled tokens. Returns how many of the row's planned tokens do not count as
-        computed: rejected drafts, or the last token and all drafts if the grammar mask was not
-        ready in time.
+        computed: rejected ones of its `drafts`, or the last token and all drafts if the grammar
+        mask was not ready in time.
         """
-        seq = row.seq
         seq.sampling -= 1
         if sampled[0] == LATE_MASK:
             # The grammar mask may take long. Without this sequence's claims, other sequences need
             # not wait for it.
             self._prefixes.unclaim(seq)
-            return seq.not_drawn(len(row.drafts), self._clock())
+            return seq.not_drawn(drafts, self._clock())
         seq.retries = 0
         seq.tokens.extend(sampled)
+        if not drafts:
+            return 0
         # All sampled tokens but the last are accepted drafts.
-        rejected = len(row.drafts) + 1 - len(sampled)
+        rejected = drafts + 1 - len(sampled)
         seq.scheduled -= rejected
         return rejected
 

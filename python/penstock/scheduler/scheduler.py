@@ -166,7 +166,7 @@ class Scheduler:
     def apply(self, plan: StepPlan, result: StepResult) -> None:
         """Advance the sequences of a plan by its result. Callers must apply plans in step order."""
         work, self._step_seconds = self._in_flight.pop(plan.step), result.seconds
-        prompts = [row.length for row in work if row.length > 1 + len(row.drafts)]
+        prompts = [length for _, length, drafts in work if length > 1 + len(drafts)]
         self._prompts.observe(len(work) - len(prompts), sum(prompts), result.seconds)
         self._masks = [sum(both) for both in zip(self._masks, result.masks, strict=True)]
         self._progress.apply(plan, work, result)
@@ -178,9 +178,9 @@ class Scheduler:
         That plan contains no other requests, so its failure ends no further one.
         """
         work = self._in_flight.pop(plan.step)
-        alive = [row.seq for row in work if not row.seq.ended]
-        for row in work:
-            self._roster.drop_plan(row.seq)
+        alive = [seq for seq, *_ in work if not seq.ended]
+        for seq, *_ in work:
+            self._roster.drop_plan(seq)
         for seq in alive:
             self._roster.finish(seq, FinishReason.ERROR, message)
         self._roster.sweep()

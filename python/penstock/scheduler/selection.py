@@ -15,7 +15,7 @@ from penstock.scheduler.growth import Growth
 from penstock.scheduler.intake import Intake
 from penstock.scheduler.limits import Limits
 from penstock.scheduler.prefixes import Prefixes
-from penstock.scheduler.rows import Work, make_row
+from penstock.scheduler.rows import Work, plan_state
 from penstock.scheduler.sequence import Sequence
 from penstock.scheduler.sequence_table import SequenceTable
 
@@ -125,12 +125,13 @@ class Selection:
         """Add a row of `length` tokens to the step; returns its number of tokens. It is smaller, or
         0, if too few state slots are free until plans in flight are applied.
         """
-        row = make_row(self._kv, seq, length, self._idle(work) - 1)
-        if row is None:
-            return 0
+        if self._kv.has_state:
+            length = plan_state(self._kv, seq, length, self._idle(work) - 1)
+            if not length:
+                return 0
         seq.in_flight += 1
-        work.append(row)
-        return row.length
+        work.append((seq, length, ()))
+        return length
 
     def _idle(self, work: Work) -> int:
         """Number of running sequences outside `work`. Each may need a state slot for its next row,
