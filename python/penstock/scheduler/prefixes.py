@@ -32,7 +32,7 @@ class Prefixes:
         self._kv = kv
         self._clock = clock
         self._claimed: dict[bytes, Sequence] = {}
-        self._admissions = 0
+        self._admissions = self._compared = 0
 
     def find(self, seq: Sequence) -> Match | None:
         """The leading blocks of a waiting sequence that are in the prefix cache. None while the
@@ -55,14 +55,18 @@ class Prefixes:
         hits = self.tiers.lookup(seq.load, seq.digests, found.hits)
         return None if hits is None else Match(found.kv, hits)
 
-    def expect(self, waiting: Iterable[Sequence]) -> None:
-        """Let running sequences make the state checkpoints that `waiting` ones will begin at,
-        whose turn has not come yet. Each is compared once after each admission of another.
+    def expect(self, waiting: Iterable[Sequence], running: Iterable[Sequence]) -> None:
+        """Let `running` sequences make the state checkpoints that `waiting` ones will begin at,
+        whose turn has not come yet. Each is compared once, and again after the admission of a
+        sequence that will compute one of its blocks.
         """
+        added = [seq for seq in running if seq.admission > self._compared]
+        self._compared = self._admissions
         for seq in waiting:
-            if seq.expected == self._admissions or not seq.reads_cache:
+            again = any(_computes(other, seq) for other in added)
+            if not seq.reads_cache or (seq.expected and not again):
                 continue
-            seq.expected = self._admissions
+            seq.expected = True
             self._add_digests(seq)
             limit = (len(seq.tokens) - 1) // self._kv.block_size
             found = self._kv.find_prefix(seq.digests, limit)
@@ -98,6 +102,7 @@ class Prefixes:
         """
         size, hits = self._kv.block_size, found.hits
         self._admissions += 1
+        seq.admission, seq.expected = self._admissions, False
         seq.rewind(hits * size)
         if seq.first_schedule < 0:
             self._count_first(seq)
@@ -212,3 +217,9 @@ def _common(digests: list[bytes], others: list[bytes], least: int) -> int:
     """
     ends = range(least + 1, min(len(digests), len(others)) + 1)
     return least + bisect_left(ends, 1, key=lambda end: digests[end - 1] != others[end - 1])
+
+
+def _computes(admitted: Sequence, waiting: Sequence) -> bool:
+    """Whether the first block that an admitted sequence computes is one of the waiting one."""
+    block = slice(admitted.published, admitted.published + 1)
+    return admitted.digests[block] == waiting.digests[block]

@@ -76,7 +76,8 @@ class Selection:
             left = self._admit(work, left)
         self.blocked |= not self._roster.slots
         if self._kv.has_state and self._kv.hasher is not None:
-            self._prefixes.expect(self._roster.waiting[: self._roster.num_slots])
+            roster = self._roster
+            self._prefixes.expect(roster.waiting[: roster.num_slots], roster.running)
         if self._drafter.active:
             most = budget - (prompts - left)
             append_drafts(work, most, self._drafter, self._kv, self._idle(work))

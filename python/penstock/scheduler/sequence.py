@@ -72,8 +72,10 @@ class Sequence:
     """Digest of the block that this waiting sequence will share once a running sequence has
     computed it.
     """
-    expected: int = -1
-    """Number of admissions when this waiting sequence was last compared with running ones."""
+    admission: int = 0
+    """Number of the sequence's last admission, counted over all sequences."""
+    expected: bool = False
+    """Whether this waiting sequence was compared with the running ones."""
     registered: bool = False
     ended: bool = False
     """Whether the last output row was emitted. Slot and blocks are released when no plan in flight
